@@ -17,6 +17,7 @@ NAMES: Final[tuple[str, ...]] = (
     "plant",
     "footprint",
     "relink",
+    "lines",
     "hub-sync",
     "fleet",
     "lake-fleet",

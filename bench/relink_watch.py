@@ -52,12 +52,24 @@ class Trace(Generic[V]):
 
 
 async def deliver(
-    nc: Client, stream: str, see: Callable[[Msg], Awaitable[None]], *, name: str = "seen", policy: str = "all"
+    nc: Client,
+    stream: str,
+    see: Callable[[Msg], Awaitable[None]],
+    *,
+    name: str = "seen",
+    policy: str = "all",
+    headers_only: bool = False,
 ) -> Subscription:
     """Have the messages of a hub's stream seen, all of them or by the `policy` of a consumer."""
     inbox = nc.new_inbox()
     subscription = await nc.subscribe(inbox, cb=see)
-    config = {"name": name, "deliver_subject": inbox, "deliver_policy": policy, "ack_policy": "none"}
+    config = {
+        "name": name,
+        "deliver_subject": inbox,
+        "deliver_policy": policy,
+        "ack_policy": "none",
+        "headers_only": headers_only,
+    }
     await JetStream(nc).api(f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
     return subscription
 

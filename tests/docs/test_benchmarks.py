@@ -21,7 +21,8 @@ from agent.leaf.commands.cursor import RECENT_COMMANDS
 from agent.leaf.ledger.evictions import MAX_RUNS
 from agent.leaf.state import RETENTION, earlier_checkpoints
 from agent.leaf.state_file import load
-from bench import peer_faults, telegraf
+from bench import lines, peer_faults, telegraf
+from bench.line_sides import numbered, piece
 from bench.load import body
 from bench.peer_faults import Outcome
 from bench.peer_requests import json_array
@@ -87,6 +88,39 @@ def test_a_trace_tells_when_something_was_true_first() -> None:
     assert trace.first(lambda value: value >= 20, 0.0) == 3.0
     assert trace.first(lambda value: value >= 20, 4.0) == 4.0, "it was true already"
     assert trace.first(lambda value: value < 20, 4.0) is None
+
+
+def test_each_cell_has_a_name_of_its_own_and_the_chosen_ones_have_every_figure() -> None:
+    assert len({cell.name for cell in lines.ALL}) == len(lines.ALL) == 225
+    assert set(lines.CHOSEN) < set(lines.ALL)
+    for figures in ("rate", "round_trip", "window", "loss"):
+        chosen, of_all = ({getattr(cell, figures) for cell in some} for some in (lines.CHOSEN, lines.ALL))
+        assert chosen == of_all
+
+
+def test_a_run_over_a_line_lasts_whole_windows() -> None:
+    assert lines.Cell(100e3, 0.3, 7.0, 0.0).seconds == 48.0
+    assert lines.Cell(100e3, 0.3, 60.0, 0.0).seconds == 122.0
+
+
+def test_goodput_stands_beside_the_yardstick_and_each_alternative() -> None:
+    cell, stored = lines.CHOSEN[5], {lines.LINE: 4_000_000, lines.OURS: 3_000_000, "rsync": 3_500_000}
+    found = lines.rows(
+        cell, {name: lines.Outcome(count, 50.0, 3_600_000, 900, 0, 2) for name, count in stored.items()}
+    )
+    ours = [row for row in found if row.what == f"{cell.name}: {lines.OURS}"]
+    beside = [(row.against.what, row.goal, row.as_json()["met"]) for row in ours if row.against]
+    assert beside == [(lines.LINE, 0.8, False), ("rsync", 1.0, False)]
+    crossed = row_of(found, lines.OURS, "crossed").as_json()
+    assert (crossed["times"], crossed["met"]) == (1.2, False)
+    assert row_of(found, lines.OURS, "doubled").as_json()["met"] is False
+
+
+def test_a_piece_is_told_by_its_content_and_one_that_changed_is_refused() -> None:
+    pieces = [piece(number, 500) for number in (3, 4, 3)]
+    assert numbered(pieces) == Counter({3: 2, 4: 1})
+    with pytest.raises(ValueError, match="piece 4 is not as it was sent"):
+        numbered([*pieces, pieces[1][:-1] + b"!!"])
 
 
 async def nothing(_: int) -> None:

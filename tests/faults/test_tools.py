@@ -182,6 +182,16 @@ def test_a_packet_arrives_when_rate_and_round_trip_let_it() -> None:
     assert arrived == [(2.0, 1), (3.0, 2)]
 
 
+def test_a_segment_that_is_carried_again_is_counted_as_repeated() -> None:
+    one, _ = _played(Quality())
+    for acknowledged in (1, 1, 2):
+        one.take(_packet((5, 80), ACK, acknowledged, size=100), 0.0)
+    one.step(1.0)
+    assert (one.ways[1].passed.payload, one.ways[1].passed.repeated) == (300, 200), (
+        "its number is 7 each time"
+    )
+
+
 def test_a_packet_that_finds_the_queue_full_is_dropped() -> None:
     one, _ = _played(Quality(rate=1000))
     for _ in range(20):

@@ -84,11 +84,13 @@ class Quality:
 
 @dataclass(slots=True)
 class Passed:
-    """Counts of one way since the line was made. `payload` is that of TCP in what was carried."""
+    """Counts of one way since the line was made. `payload` is that of TCP in what was carried, and `repeated`
+    that of segments which had been carried before."""
 
     packets: int = 0
     bytes: int = 0
     payload: int = 0
+    repeated: int = 0
     lost: int = 0
     queue_full: int = 0
     down: int = 0
@@ -177,9 +179,9 @@ class Line:
 
 
 @contextmanager
-def line(quality: Quality | None = None, control: str = "cubic") -> Iterator[Line]:
-    """A line that is taken away with the context."""
-    one = Line((quality or Quality()).mtu, control)
+def line(quality: Quality | None = None) -> Iterator[Line]:
+    """A line that is taken away with the context; its packets are as large as the quality's are."""
+    one = Line((quality or Quality()).mtu)
     try:
         one.open()
         if quality is not None:
@@ -194,12 +196,16 @@ class Way:
     """One direction: packets that wait or are under way, in the order in which they arrive."""
 
     passed: Passed = field(default_factory=Passed)
-    under_way: deque[tuple[float, float, bytes, int]] = field(default_factory=deque)
-    """When each packet has left the queue, when it arrives, and its payload."""
+    under_way: deque[tuple[float, float, bytes, Segment]] = field(default_factory=deque)
+    """When each packet has left the queue, when it arrives, and its segment."""
+    carried: set[tuple[tuple[int, int], int]] = field(default_factory=set)
+    """The segments with payload that have arrived, by ports and end."""
     free: float = 0.0
     """When the last packet has left the queue."""
 
-    def put(self, packet: bytes, payload: int, quality: Quality, now: float, chance: random.Random) -> None:
+    def put(
+        self, packet: bytes, segment: Segment, quality: Quality, now: float, chance: random.Random
+    ) -> None:
         """Take a packet in, or lose it."""
         rate = quality.rate or _UNBOUNDED
         begins = max(self.free, now)
@@ -210,7 +216,7 @@ class Way:
         if chance.random() * 100 < quality.loss:
             self.passed.lost += 1
             return
-        self.under_way.append((self.free, self.free + quality.round_trip / 2, packet, payload))
+        self.under_way.append((self.free, self.free + quality.round_trip / 2, packet, segment))
 
     def lose(self, after: float) -> None:
         """Lose each packet that has not left the queue by then."""
@@ -222,10 +228,14 @@ class Way:
     def due(self, now: float) -> Iterator[bytes]:
         """The packets that have arrived."""
         while self.under_way and self.under_way[0][1] <= now:
-            _, _, packet, payload = self.under_way.popleft()
+            _, _, packet, segment = self.under_way.popleft()
             self.passed.packets += 1
             self.passed.bytes += len(packet)
-            self.passed.payload += payload
+            self.passed.payload += segment.size
+            if segment.size:
+                key = (segment.ports, segment.after)
+                self.passed.repeated += segment.size if key in self.carried else 0
+                self.carried.add(key)
             yield packet
 
 
@@ -297,7 +307,7 @@ class Forwarder:
             way.passed.down += 1
             return
         self._newest[segment.ports] = segment, *back
-        way.put(swapped(packet), segment.size, self._quality, now, self._chance)
+        way.put(swapped(packet), segment, self._quality, now, self._chance)
 
     def _break(self, windows: Windows, at: float) -> None:
         self._down = windows
@@ -305,6 +315,8 @@ class Forwarder:
             way.lose(at if windows.silent else 0.0)
         if windows.silent:
             return
+        for way in self.ways:
+            way.carried.clear()
         # An end whose newest acknowledgement had not been sent yet answers with it, and is reset by `take`.
         for segment, sender, receiver in self._newest.values():
             self._send(reset(segment, sender, receiver))

@@ -1,0 +1,482 @@
+"""What brings a backlog over a line, for the benchmark `lines`: Petiole, a raw source of nats-server, rsync,
+a bridge of mosquitto, and plain TCP as the yardstick. Each has its hub's end at `Line.listen`, stores pieces
+of random bytes at the other end while the line is cut, and tells which pieces the hub holds by content.
+
+None encrypts or compresses on the line. Each alternative is set up as somebody would who knows the line: it
+dials again after a second at most, and has more under way than the line holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import math
+import os
+import random
+import shutil
+import socket
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import aiohttp
+import nats
+import paho.mqtt.client as mqtt
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from paho.mqtt.enums import CallbackAPIVersion
+
+from agent.contract import H_COUNT, aggregate, api_prefix, inbox_prefix
+from agent.demo import plan
+from agent.demo.loopback import free_port
+from agent.jetstream import JetStream, RawMessage
+from agent.leaf.link.status import LinkState
+from agent.testing.stored_stream import lines_of
+from bench.hub_stream import jetstream_server
+from bench.relink_watch import deliver
+from tests.faults.tools.line import Line
+from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
+from tests.harness.agent_process import Agent
+from tests.harness.mqtt_broker import Mosquitto
+from tests.harness.wait import until
+
+DOMAIN: Final = "edge-1"
+_STORE: Final = "16GiB"
+_STREAM: Final = "4GiB"
+_TOGETHER: Final = 4
+"""Requests, or messages read, at once."""
+_REQUEST_BYTES: Final = 250_000
+_READ: Final = 64
+_LINKED_SECONDS: Final = 60.0
+_AGAIN_SECONDS: Final = 0.1
+_BLOCK: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The line and its figures, by which a side is set up: bytes a second, the round trip in seconds, and
+    the bytes of a piece."""
+
+    line: Line
+    rate: float
+    round_trip: float
+    piece: int
+
+    @property
+    def together(self) -> int:
+        """Pieces of a request of Petiole's: about as much as the line carries in a second."""
+        return max(1, int(min(self.rate, _REQUEST_BYTES) / self.piece))
+
+
+class Side(Protocol):
+    """One side, running."""
+
+    async def store(self, count: int) -> None:
+        """Store the pieces from 0 on; returns when all are stored at the leaf."""
+
+    def arrived(self) -> int:
+        """About how many pieces the hub holds, at no cost."""
+
+    async def pieces(self) -> Counter[int]:
+        """How often the hub holds each piece. Raises `ValueError` for a piece that is not as it was sent."""
+
+
+Opened = Callable[[Path, Way], AbstractAsyncContextManager[Side]]
+
+
+def piece(number: int, size: int) -> bytes:
+    """Bytes that no compression makes smaller, and of which each tells its number."""
+    return number.to_bytes(8, "big") + random.Random(number).randbytes(size - 8)
+
+
+def numbered(pieces: Iterable[bytes]) -> Counter[int]:
+    """The numbers of pieces. Raises `ValueError` for one that is not as it was sent."""
+    found: Counter[int] = Counter()
+    for one in pieces:
+        number = int.from_bytes(one[:8], "big")
+        if one != piece(number, len(one)):
+            raise ValueError(f"piece {number} is not as it was sent")
+        found[number] += 1
+    return found
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream of the hub that is followed, and read at the end. `unpack` gives the pieces of a message."""
+
+    nc: Client
+    name: str
+    unpack: Callable[[RawMessage], Iterator[bytes]]
+    came: dict[str, int] = field(default_factory=dict)
+    """Pieces of each message, by its id."""
+
+    async def follow(self) -> None:
+        """Count the pieces of each message that comes from now on, by its headers."""
+
+        async def see(message: Msg) -> None:
+            headers = message.headers or {}
+            # Records of Petiole's own come in between.
+            if not message.subject.startswith("tel.") or "._batch.http" in message.subject:
+                self.came[headers.get("Nats-Msg-Id", message.reply)] = int(headers.get(H_COUNT, 1))
+
+        await deliver(self.nc, self.name, see, headers_only=True)
+
+    async def pieces(self) -> Counter[int]:
+        """How often it holds each piece."""
+        js, found = JetStream(self.nc, timeout=30.0), Counter[int]()
+        info = await js.stream_info(self.name)
+        for begin in range(info.first, info.last + 1, _READ):
+            span = range(begin, min(begin + _READ, info.last + 1))
+            for message in await asyncio.gather(*(js.get_message(self.name, seq=seq) for seq in span)):
+                if message is not None:
+                    found += numbered(self.unpack(message))
+        return found
+
+
+@dataclass(slots=True)
+class _Petiole:
+    """Both agents with their servers; readings whose values are the pieces, over HTTP."""
+
+    port: int
+    way: Way
+    hub: Stream
+
+    async def store(self, count: int) -> None:
+        places = asyncio.Semaphore(_TOGETHER)
+        async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as group:
+            for first in range(0, count, self.way.together):
+                await places.acquire()
+                span = range(first, min(count, first + self.way.together))
+                group.create_task(self._post(http, span, places))
+
+    async def _post(self, http: aiohttp.ClientSession, span: range, places: asyncio.Semaphore) -> None:
+        lines = []
+        for number in span:
+            text = base64.b64encode(piece(number, self.way.piece)).decode()
+            reading = {"ts": number, "device": "camera", "metric": "picture", "value": {"base64": text}}
+            lines.append(json.dumps(reading))
+        headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": str(span.start)}
+        url = f"http://127.0.0.1:{self.port}/v1/readings"
+        async with http.post(url, data="\n".join(lines), headers=headers) as answer:
+            if answer.status != 204:
+                raise RuntimeError(f"a request was answered {answer.status}: {await answer.text()}")
+        places.release()
+
+    def arrived(self) -> int:
+        return sum(self.hub.came.values())
+
+    async def pieces(self) -> Counter[int]:
+        return await self.hub.pieces()
+
+
+def _readings(message: RawMessage) -> Iterator[bytes]:
+    """The pieces of a batch of Petiole's."""
+    if "._batch.http" in message.subject:
+        for line in lines_of(message):
+            yield base64.b64decode(json.loads(line)["value"]["base64"])
+
+
+def _close(agent: Agent) -> None:
+    """End an agent without a word, for its log ends with its directory."""
+    with contextlib.redirect_stdout(None):
+        agent.close()
+
+
+@asynccontextmanager
+async def petiole(directory: Path, way: Way) -> AsyncIterator[Side]:
+    """Real agents as installed, with their defaults."""
+    member, centre = plan.member(directory, DOMAIN), plan.member(directory, "hub")
+    url = f"nats-leaf://{way.line.host}:{way.line.port}"
+    settings = LeafSettings(cls=f'max_bytes = "{_STREAM}"', max_file_store=_STORE)
+    leaf = Agent(member, leaf_toml(member, url, settings))
+    enrolled = (await asyncio.to_thread(leaf.petiole, "enrol")).stdout
+    hub_settings = HubSettings(registrar=f'max_bytes = "{_STREAM}"', max_file_store=_STORE)
+    hub = Agent(centre, hub_toml(centre, way.line.listen, [enrolled], hub_settings))
+
+    def flows() -> bool:
+        return bool(leaf.status()["link"]["state"] == LinkState.FLOWING)
+
+    async with AsyncExitStack() as stack:
+        for agent in (hub, leaf):
+            stack.callback(_close, agent)
+            await asyncio.to_thread(agent.start)
+        await until(lambda: asyncio.to_thread(flows), "the link flows", _LINKED_SECONDS)
+        seed, prefix = str(centre.state / "keys" / "jobs.nk"), inbox_prefix("jobs")
+        nc = await nats.connect(centre.nats_url, nkeys_seed=seed, inbox_prefix=prefix)
+        stack.push_async_callback(nc.close)
+        stream = Stream(nc, aggregate(0), _readings)
+        await stream.follow()
+        yield _Petiole(member.http_port, way, stream)
+
+
+@dataclass(slots=True)
+class _Raw:
+    """Two servers; the hub's stream sources the leaf's, by a consumer that the hub's server makes."""
+
+    leaf: Client
+    size: int
+    hub: Stream
+
+    async def store(self, count: int) -> None:
+        js = JetStream(self.leaf, timeout=30.0)
+        for begin in range(0, count, _READ):
+            span = range(begin, min(begin + _READ, count))
+            await asyncio.gather(*(js.publish("piece", piece(n, self.size), _id(n)) for n in span))
+
+    def arrived(self) -> int:
+        return len(self.hub.came)
+
+    async def pieces(self) -> Counter[int]:
+        return await self.hub.pieces()
+
+
+def _id(number: int) -> dict[str, str]:
+    return {"Nats-Msg-Id": f"n{number}"}
+
+
+def _data(message: RawMessage) -> Iterator[bytes]:
+    yield message.data
+
+
+@asynccontextmanager
+async def raw(directory: Path, way: Way) -> AsyncIterator[Side]:
+    """Two nats-servers with a stream each, as their documents show it, a message a piece."""
+    listen = f'leafnodes {{ listen: "{way.line.listen}", no_advertise: true, compression: off }}'
+    url = f"nats-leaf://{way.line.host}:{way.line.port}"
+    dial = f'leafnodes {{ remotes: [ {{ urls: [ "{url}" ], compression: off }} ] }}'
+    async with AsyncExitStack() as stack:
+        clients = []
+        for name, more in (("hub", listen), (DOMAIN, dial)):
+            client = await _connected(stack.enter_context(jetstream_server(directory / name, name, more)))
+            stack.push_async_callback(client.close)
+            clients.append(client)
+        hub, leaf = clients
+        stream = {"storage": "file", "max_bytes": 4 * 2**30}
+        await JetStream(leaf).api("STREAM.CREATE.pieces", stream | {"name": "pieces", "subjects": ["piece"]})
+        source = {"name": "pieces", "external": {"api": api_prefix(DOMAIN), "deliver": ""}}
+        await JetStream(hub).api("STREAM.CREATE.all", stream | {"name": "all", "sources": [source]})
+        followed = Stream(hub, "all", _data)
+        await followed.follow()
+        yield _Raw(leaf, way.piece, followed)
+
+
+async def _ignore(_: Exception) -> None:
+    """The server is not there yet; the library would print it."""
+
+
+async def _connected(url: str) -> Client:
+    for _ in range(100):
+        with contextlib.suppress(OSError, nats.errors.Error):
+            return await nats.connect(url, allow_reconnect=False, error_cb=_ignore)
+        await asyncio.sleep(_AGAIN_SECONDS)
+    raise RuntimeError(f"no server at {url}")
+
+
+@dataclass(slots=True)
+class _Rsync:
+    """One file that grows at the hub; started again whenever it ends."""
+
+    way: Way
+    here: Path
+    there: Path
+    tasks: asyncio.TaskGroup
+    running: asyncio.Task[None] | None = None
+
+    async def store(self, count: int) -> None:
+        with self.here.open("wb") as file:
+            for number in range(count):
+                file.write(piece(number, self.way.piece))
+        self.running = self.tasks.create_task(self._insist())
+
+    async def _insist(self) -> None:
+        target = f"rsync://{self.way.line.host}:{self.way.line.port}/hub/{self.there.name}"
+        options = ("--append", "--inplace", "--timeout=20", "--contimeout=10", "-q")
+        while True:
+            with (self.here.parent / "rsync.log").open("ab") as log:
+                process = await asyncio.create_subprocess_exec(
+                    "rsync", *options, str(self.here), target, stdout=log, stderr=log
+                )
+            try:
+                if await process.wait() == 0:
+                    return
+            finally:
+                if process.returncode is None:
+                    process.kill()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    def arrived(self) -> int:
+        return self.there.stat().st_size // self.way.piece if self.there.exists() else 0
+
+    async def pieces(self) -> Counter[int]:
+        size, count = self.way.piece, self.arrived()
+        if not count:
+            return Counter()
+        with self.there.open("rb") as file:
+            return numbered(file.read(size) for _ in range(count))
+
+
+@asynccontextmanager
+async def rsync(directory: Path, way: Way) -> AsyncIterator[Side]:
+    """A daemon at the hub, and `rsync --append` to it in a loop. What it promises at the hub is a file that
+    nobody has synced."""
+    host, _, port = way.line.listen.rpartition(":")
+    there, config = directory / "hub", directory / "rsyncd.conf"
+    there.mkdir()
+    config.write_text(
+        f"port = {port}\naddress = {host}\nuse chroot = no\nuid = {os.getuid()}\ngid = {os.getgid()}\n"
+        f"timeout = 20\n[hub]\npath = {there}\nread only = no\n"
+    )
+    if shutil.which("rsync") is None:
+        raise RuntimeError("rsync not installed (apt-get install rsync)")
+    command = ("rsync", "--daemon", "--no-detach", f"--config={config}", f"--log-file={directory / 'log'}")
+    daemon = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            side = _Rsync(way, directory / "pieces", there / "pieces", tasks)
+            yield side
+            if side.running is not None:
+                side.running.cancel()
+    finally:
+        daemon.terminate()
+        await daemon.wait()
+
+
+@dataclass(slots=True)
+class _Bridge:
+    """Two brokers; a program at the hub subscribes to all that comes."""
+
+    port: int
+    way: Way
+    came: Counter[int] = field(default_factory=Counter)
+    wrong: int = 0
+
+    async def store(self, count: int) -> None:
+        await asyncio.to_thread(self._publish, count)
+
+    def _publish(self, count: int) -> None:
+        client = mqtt.Client(CallbackAPIVersion.VERSION2)
+        client.connect("127.0.0.1", self.port)
+        client.loop_start()
+        for begin in range(0, count, _READ):
+            span = range(begin, min(begin + _READ, count))
+            for sent in [client.publish("pieces", piece(n, self.way.piece), 1) for n in span]:
+                sent.wait_for_publish(60.0)
+        client.disconnect()
+        client.loop_stop()
+
+    def see(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        """Count a message that has come to the hub."""
+        try:
+            self.came += numbered([bytes(message.payload)])
+        except ValueError:
+            self.wrong += 1
+
+    def arrived(self) -> int:
+        return len(self.came)
+
+    async def pieces(self) -> Counter[int]:
+        if self.wrong:
+            raise ValueError(f"{self.wrong} pieces are not as they were sent")
+        return Counter(self.came)
+
+
+@asynccontextmanager
+async def bridge(directory: Path, way: Way) -> AsyncIterator[Side]:
+    """mosquitto at both ends, bridged with QoS 1, a message a piece. Twice what the line holds in a round
+    trip may be under way, 20 messages at least."""
+    host, _, port = way.line.listen.rpartition(":")
+    under_way = max(20, math.ceil(2 * way.rate * way.round_trip / way.piece))
+    shared = f"allow_anonymous true\nmax_inflight_messages {under_way}\n"
+    here = (
+        f"connection hub\naddress {way.line.host}:{way.line.port}\ntopic # out 1\ncleansession false\n"
+        "restart_timeout 1\nnotifications false\ntry_private true\n"
+    )
+    hub = Mosquitto(directory / "hub", free_port(), f"{shared}listener {port} {host}\n")
+    leaf = Mosquitto(directory / DOMAIN, free_port(), shared + here)
+    side = _Bridge(leaf.port, way)
+    client = mqtt.Client(CallbackAPIVersion.VERSION2)
+    client.on_message = side.see
+    subscribed = threading.Event()
+    client.on_subscribe = lambda *_: subscribed.set()
+    async with AsyncExitStack() as stack:
+        for broker in (hub, leaf):
+            stack.callback(broker.stop)
+            await asyncio.to_thread(broker.start)
+        client.connect("127.0.0.1", hub.port)
+        client.loop_start()
+        stack.callback(client.loop_stop)
+        stack.callback(client.disconnect)
+        client.subscribe("#", 1)
+        if not await asyncio.to_thread(subscribed.wait, 30.0):
+            raise RuntimeError("the hub's broker does not answer")
+        yield side
+
+
+@dataclass(slots=True)
+class _Tcp:
+    """A program that sends zeros, and dials again at once. The hub tells it where to go on."""
+
+    way: Way
+    got: int = 0
+    end: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+
+    async def store(self, count: int) -> None:
+        self.end = count * self.way.piece
+        threading.Thread(target=self._send, daemon=True).start()
+
+    def take(self, listening: socket.socket) -> None:
+        """Take in what comes, on one connection after the other."""
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                threading.Thread(target=self._take, args=(connection,), daemon=True).start()
+
+    def _take(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(self.got.to_bytes(8, "big"))
+            while data := connection.recv(_BLOCK * 16):
+                self.got += len(data)
+
+    def _send(self) -> None:
+        data = memoryview(bytes(_BLOCK))
+        while not self.over.is_set():
+            try:
+                with socket.create_connection((self.way.line.host, self.way.line.port), 10.0) as connection:
+                    connection.settimeout(20.0)
+                    told = connection.recv(8, socket.MSG_WAITALL)
+                    if len(told) < 8:
+                        continue
+                    at = int.from_bytes(told, "big")
+                    while at < self.end:
+                        at += connection.send(data[: self.end - at])
+                    connection.shutdown(socket.SHUT_WR)
+                    connection.recv(1)
+                    return
+            except OSError:
+                self.over.wait(0.01)
+
+    def arrived(self) -> int:
+        return self.got // self.way.piece
+
+    async def pieces(self) -> Counter[int]:
+        return Counter(range(self.arrived()))
+
+
+@asynccontextmanager
+async def tcp(directory: Path, way: Way) -> AsyncIterator[Side]:
+    """The yardstick: as much as one connection carries, without a word of what it is."""
+    side = _Tcp(way)
+    host, _, port = way.line.listen.rpartition(":")
+    with socket.create_server((host, int(port))) as listening:
+        threading.Thread(target=side.take, args=(listening,), daemon=True).start()
+        try:
+            yield side
+        finally:
+            side.over.set()
