@@ -208,7 +208,7 @@ class Leaf:
         clock = Clock(True, f"00000000-0000-4000-8000-{day:012d}", 60 * 10**9)
         for minute in range(0, 60, 5):
             for second in range(minute * 60, minute * 60 + 300, 10):
-                requests.store(_EVICTING, Request(f"key-{day}-{second}", 0, b"1" * 16, "http"), float(second))
+                requests.store(_EVICTING, Request(f"key-{day}-{second}", b"1" * 16, "http"), float(second))
             whole = minute % 10 == 0
             moment = float(minute * 60 + 300)
             keys = requests.known(moment) if whole else requests.fresh(moment)

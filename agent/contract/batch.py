@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,7 +25,6 @@ __all__ = [
     "H_MESSAGE_ID",
     "H_POSITION",
     "H_REQUESTS",
-    "H_REQUEST_DIGESTS",
     "H_RESENT",
     "H_SEALED_AT",
     "H_SOURCE",
@@ -54,42 +52,39 @@ __all__ = [
 ]
 
 H_REQUESTS: Final = "Petiole-Requests"
-H_REQUEST_DIGESTS: Final = "Petiole-Request-Digests"
-"""One entry for each of `Petiole-Requests`, in its order; older readers ignore it."""
 
-REQUEST_BYTES: Final = 76
-"""Bytes that a request takes in both headers, in addition to its key."""
+REQUEST_BYTES: Final = 67
+"""Bytes that a request takes in the header, in addition to its key."""
 
 _DIGEST_BYTES: Final = 16
 _SCOPE_BYTES: Final = 8
 _COUNT_BYTES: Final = 2
 _LAYOUT_BYTES: Final = 6
 _PART_BYTES: Final = _COUNT_BYTES + _LAYOUT_BYTES
-_CRC: Final = re.compile(r"[0-9a-f]{8}\Z")
-_DIGEST: Final = re.compile(
-    rf"([0-9a-f]{{{2 * _DIGEST_BYTES}}})([0-9a-f]{{{2 * _PART_BYTES}}})?\.([0-9a-f]{{{2 * _SCOPE_BYTES}}})\Z"
+_ENTRY: Final = re.compile(
+    rf"([0-9a-f]{{{2 * _DIGEST_BYTES}}})([0-9a-f]{{{2 * _PART_BYTES}}})?"
+    rf"\.([0-9a-f]{{{2 * _SCOPE_BYTES}}}):(.*)\Z"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A key is its sender's within `scope`; `digest` is of all that tells the readings of the request from
-    others. A request that an older agent stored has neither, but the CRC-32 of its body. `part` is empty
-    where all readings of the request go to one class, otherwise as `request_part` returns it."""
+    others. `part` is empty where all readings of the request go to one class, otherwise as `request_part`
+    returns it."""
 
     key: str
-    crc: int
-    digest: bytes = b""
-    scope: str = ""
+    digest: bytes
+    scope: str
     part: bytes = b""
 
     @property
     def mark(self) -> bytes:
-        """What distinguishes its content, and its part: the digest, or the CRC-32 where it has none."""
-        return self.digest + self.part if self.digest else self.crc.to_bytes(4, "big")
+        """Distinguishes its content and its part."""
+        return self.digest + self.part
 
     def __str__(self) -> str:
-        return f"{self.crc:08x}:{self.key}"
+        return f"{self.mark.hex()}.{self.scope}:{self.key}"
 
 
 def request_scope(*parts: str) -> str:
@@ -101,7 +96,7 @@ def make_request(key: str, scope: str, body: bytes, *about: str) -> Request:
     """The request of a `body`, whose readings depend on what is said `about` it, too."""
     digest = _fed(_DIGEST_BYTES, about)
     digest.update(body)
-    return Request(key, zlib.crc32(body), digest.digest(), scope)
+    return Request(key, digest.digest(), scope)
 
 
 def request_part(classes: Iterable[str]) -> bytes:
@@ -125,36 +120,18 @@ def part_count(part: bytes) -> int:
     return int.from_bytes(part[:_COUNT_BYTES], "big")
 
 
-def encode_digests(requests: tuple[Request, ...]) -> str | None:
-    """The header `Petiole-Request-Digests`; None where a request has no digest."""
-    if not all(request.digest for request in requests):
-        return None
-    return " ".join(f"{request.mark.hex()}.{request.scope}" for request in requests)
+def parse_requests(text: str) -> tuple[Request, ...]:
+    """Read the header `Petiole-Requests`; raises `ContractError`."""
+    return tuple(map(_request, text.split()))
 
 
-def parse_requests(text: str, digests: str | None = None) -> tuple[Request, ...]:
-    """Read both headers; raises `ContractError`."""
-    entries = text.split()
-    if digests is None:
-        return tuple(Request(*_entry(entry)) for entry in entries)
-    marks = digests.split()
-    if len(marks) != len(entries):
-        raise ContractError(f"{H_REQUEST_DIGESTS} has {len(marks)} entries for {len(entries)} requests")
-    return tuple(_marked(entry, mark) for entry, mark in zip(entries, marks, strict=True))
-
-
-def _entry(entry: str) -> tuple[str, int]:
-    crc, _, key = entry.partition(":")
-    if not _CRC.match(crc):
-        raise ContractError(f"{H_REQUESTS} entry {entry!r:.160} is not <crc>:<key>")
-    return check_request_key(key), int(crc, 16)
-
-
-def _marked(entry: str, mark: str) -> Request:
-    found = _DIGEST.match(mark)
+def _request(entry: str) -> Request:
+    found = _ENTRY.match(entry)
     if found is None:
-        raise ContractError(f"{H_REQUEST_DIGESTS} entry {mark!r:.160} is not <digest>.<scope>")
-    return Request(*_entry(entry), bytes.fromhex(found[1]), found[3], bytes.fromhex(found[2] or ""))
+        raise ContractError(f"{H_REQUESTS} entry {entry!r:.160} is not <digest>.<scope>:<key>")
+    return Request(
+        check_request_key(found[4]), bytes.fromhex(found[1]), found[3], bytes.fromhex(found[2] or "")
+    )
 
 
 def _fed(size: int, parts: tuple[str, ...]) -> blake2b:
@@ -265,8 +242,6 @@ class BatchHeaders:
             headers[H_ENCODING] = ZSTD
         if self.requests:
             headers[H_REQUESTS] = " ".join(map(str, self.requests))
-            if (digests := encode_digests(self.requests)) is not None:
-                headers[H_REQUEST_DIGESTS] = digests
         if self.position is not None:
             if not self.position.isprintable() or not self.position.isascii():
                 raise ContractError(f"{H_POSITION} {self.position!r} is not printable ASCII")
@@ -289,6 +264,6 @@ def parse_batch_headers(headers: Mapping[str, str]) -> BatchHeaders:
         sealed_at=whole_number(headers.get(H_SEALED_AT), H_SEALED_AT),
         clock=parse_clock(headers.get(H_CLOCK, "")),
         compressed=encoding == ZSTD,
-        requests=parse_requests(headers.get(H_REQUESTS, ""), headers.get(H_REQUEST_DIGESTS)),
+        requests=parse_requests(headers.get(H_REQUESTS, "")),
         position=headers.get(H_POSITION),
     )

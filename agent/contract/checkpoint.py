@@ -8,8 +8,7 @@ id.
 Announcements and answers that say nothing new are short. The hub gives every full answer the name of its
 exchange. A leaf whose next announcement would be the same but for the clock sends that name instead, and so
 does a hub whose answer would be the same. Both sides keep the newest exchange in memory only. A hub that does
-not know the name has the leaf announce in full; a hub of an earlier release names no exchange, and a leaf of
-an earlier release never sends a name.
+not know the name has the leaf announce in full.
 """
 
 from __future__ import annotations

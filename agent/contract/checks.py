@@ -173,7 +173,7 @@ def count_of(row: Mapping[str, Any], name: str, what: str, absent: int | None = 
 
 
 def flag_of(row: Mapping[str, Any], name: str, what: str, *, absent: bool = False) -> bool:
-    """A flag that an older sender leaves out."""
+    """A flag; `absent` where its field is left out."""
     return bool(field_of(row, name, bool, what)) if name in row else absent
 
 

@@ -206,10 +206,9 @@ class CommandsWanted:
     held: tuple[CommandKey, ...] = ()
     """Commands of the mirror that the hub is to compare with its own, at most `COMMANDS_CHECKED`."""
     idle: bool = False
-    """Whether the hub may drop its consumer while the mirror lacks nothing."""
-    listens: bool = False
-    """Whether the mirror goes on listening without a consumer. It has counted nothing since its consumer was
-    last reset, so it may be dropped only if it has delivered nothing since then either."""
+    """Whether the hub may drop its consumer while the mirror lacks nothing: the mirror goes on listening. It
+    has counted nothing since its consumer was last reset, so it may be dropped only if it has delivered
+    nothing since then either."""
 
 
 def commands_wanted(value: Any) -> CommandsWanted:
@@ -221,7 +220,6 @@ def commands_wanted(value: Any) -> CommandsWanted:
         count_of(row, "last", what),
         tuple(map(_command_key, held)),
         flag_of(row, "idle", what),
-        flag_of(row, "listens", what),
     )
 
 
@@ -248,8 +246,6 @@ class CommandsHeld:
     agreed: bool | None = None
     """Whether the announced commands are those that the hub holds at these sequences; None if it holds none
     of them any more, or does not say."""
-    wakes: bool = False
-    """Whether the hub makes a consumer that it has dropped again by itself as soon as there is a command."""
     stays: bool = False
     """Whether it has not dropped that of a mirror that listens, for it has delivered since it was reset."""
 
@@ -264,6 +260,5 @@ def commands_held(value: Any) -> CommandsHeld:
         last=count_of(row, "last", what),
         behind=count_of(row, "behind", what),
         agreed=nullable(row, "agreed", bool, what),
-        wakes=flag_of(row, "wakes", what),
         stays=flag_of(row, "stays", what),
     )

@@ -73,8 +73,7 @@ class Readings:
 
 def _readings(value: Any, what: str) -> Readings:
     row = object_of(value, f"{what}: readings")
-    counts = {"refused_late": 0, **row}  # absent in the records of an agent that had no such level
-    return Readings(*(count_of(counts, name, what) for name in Readings.__slots__))
+    return Readings(*(count_of(row, name, what) for name in Readings.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +193,7 @@ def _lost_streams(row: dict[str, Any], what: str) -> tuple[LostStream, ...]:
     for item in field_of(row, "lost", list, what):
         lost = object_of(item, f"{what}: a stream in lost")
         kept = None if lost.get("kept") is None else count_of(lost, "kept", what)
-        at = count_of(lost, "at", what, absent=0)  # in the records of an earlier release
+        at = count_of(lost, "at", what)
         streams.append(
             LostStream(field_of(lost, "created", str, what), count_of(lost, "last", what), kept, at)
         )

@@ -85,8 +85,6 @@ class Announce:
     """A new epoch begins from the answer, so the hub must not answer from a cached observation."""
     every: float | None = None
     """Seconds to the next announcement while nothing happens, None if not announced."""
-    heeds_sync: bool = False
-    """Whether the leaf takes a cursor as confirmed only if the hub's disk has it (`ClassAnswer.synced`)."""
     states: Mapping[str, str] = field(default_factory=dict)
     """What is wrong with the leaf, by the words of `LeafState`."""
 
@@ -173,7 +171,6 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
         commands=optional(row, "commands", commands_wanted),
         repairs=flag_of(row, "repairs", what),
         every=optional(row, "every", _interval),
-        heeds_sync=flag_of(row, "heeds_sync", what),
         states=optional(row, "states", parse_states) or {},
     )
 

@@ -211,10 +211,9 @@ class FleetRecord:
 
 
 def parse_fleet_record(data: bytes | str) -> FleetRecord:
-    """Read the record of a leaf; raises `ContractError`. A record of an older registrar has no
-    classes."""
+    """Read the record of a leaf; raises `ContractError`."""
     row = open_record(data, _WHAT)
-    said = field_of(row, "said", dict, _WHAT) if "said" in row else {}
+    said = field_of(row, "said", dict, _WHAT)
     return FleetRecord(
         check_domain(row.get("domain")),
         field_of(row, "announced_at", str, _WHAT),

@@ -75,7 +75,7 @@ class LostEnd(NamedTuple):
     """The lost end of a stream whose older store was restored.
 
     Has the stream, the older store's last sequence, the lost last sequence, and the time of detection in
-    nanoseconds since 1970 (0 if unreported). The time separates repeated restores of one copy.
+    nanoseconds since 1970. The time separates repeated restores of one copy.
     """
 
     origin: Origin
@@ -106,18 +106,10 @@ class LostStores:
                 self.join(LostStores(tails={end: {} if source is None else {source: place}}))
 
     def ends(self, source: Source) -> dict[Place, list[LostEnd]]:
-        """Return the lost ends of a source by the place of the first record.
-
-        An end without time equals a later one with time.
-        """
-        timed: dict[LostEnd, Place] = {}
-        for tail, places in self.tails.items():
-            if tail.at and source in places:
-                same = tail._replace(at=0)
-                timed[same] = min(places[source], timed.get(same, places[source]))
+        """Return the lost ends of a source by the place of the first record."""
         found: dict[Place, list[LostEnd]] = {}
         for tail, places in sorted(self.tails.items()):
-            if source in places and places[source] <= timed.get(tail, places[source]):
+            if source in places:
                 found.setdefault(places[source], []).append(tail)
         return found
 

@@ -64,16 +64,16 @@ _MORE_TYPES: Final = frozenset(
 """Types that the jobs write, and so accept in added columns."""
 
 
-def why_refused(delta: DeltaTable, schema: pa.Schema, *, is_older: bool) -> str | None:
+def why_refused(delta: DeltaTable, schema: pa.Schema) -> str | None:
     """Explains why the jobs would misread or miswrite a table with the columns of `schema`, with the remedy.
 
-    None when they would not. A table of an older version (`is_older`) may lack columns.
+    None when they would not.
     """
     metadata = delta.metadata()
     found = [
         *_of_protocol(delta),
         *_of_properties(metadata.configuration),
-        *_of_columns(_fields(delta.schema()), _fields(Schema.from_arrow(schema)), is_older=is_older),
+        *_of_columns(_fields(delta.schema()), _fields(Schema.from_arrow(schema))),
     ]
     if metadata.partition_columns:
         names = ", ".join(metadata.partition_columns)
@@ -118,10 +118,10 @@ def _fields(schema: Schema) -> dict[str, Mapping[str, Any]]:
 
 
 def _of_columns(
-    given: Mapping[str, Mapping[str, Any]], ours: Mapping[str, Mapping[str, Any]], *, is_older: bool
+    given: Mapping[str, Mapping[str, Any]], ours: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[str]:
     lacking = [name for name in ours if name not in given]
-    if lacking and not is_older:
+    if lacking:
         yield f"it lacks the columns {', '.join(lacking)}; put it back from a copy"
     for name, wanted in ours.items():
         if name in given and given[name]["type"] != wanted["type"]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -26,7 +26,6 @@ from hub_jobs.tables.places import Place, delta_options, plain, unwritable
 from hub_jobs.tables.schemas import SCHEMAS, VERSION
 from hub_jobs.tables.table_checks import VERSION_KEY
 
-_WIDENINGS: Final = 3
 _LOG_KEY: Final = "delta.logRetentionDuration"
 _LOG_KEPT: Final = "interval 7 days"
 """How long `changed_files` can look back. Each commit lists the log, so a longer log slows commits."""
@@ -86,11 +85,6 @@ class Table:
             raise TableError(f"table {self.path} {what} while it was in use: mount its disk, and run again")
         return table
 
-    def lacking(self) -> list[Field]:
-        """Return the columns that the table still lacks."""
-        known = {field.name for field in self.delta.schema().fields}
-        return [column for column in Schema.from_arrow(self.schema).fields if column.name not in known]
-
     def offset(self, app_id: str) -> int | None:
         asked = self.delta.version(), app_id
         if asked not in self._offsets:  # delta-rs looks through the log for each
@@ -107,8 +101,6 @@ class Table:
         """Delete files whose rows all arrived before `since` (microseconds). `kept_since` never decreases.
         Raises as `rewrite`.
         """
-        if self.delta.metadata().configuration.get(VERSION_KEY) != str(VERSION):
-            self._raise_version()
         seconds = max(since // _SECOND, self.offset(commits.KEPT_SINCE) or 0)
         self.rewrite([], paths, {commits.KEPT_SINCE: seconds}, changed=True)
 
@@ -164,14 +156,6 @@ class Table:
         except (DeltaError, OSError) as error:
             raise TableError(f"table {self.path}: its old files can't be deleted: {plain(error)}") from error
         return sorted(set(found))
-
-    def _raise_version(self) -> None:
-        try:
-            self.delta.alter.set_table_properties(
-                {VERSION_KEY: str(VERSION)}, raise_if_not_exists=False, commit_properties=_ONCE
-            )
-        except (DeltaError, OSError) as error:
-            raise ConflictError(f"table {self.path}: another writer was first: {plain(error)}") from error
 
     def _commit(self, files: Sequence[PartFile], change: TableChange) -> None:
         paths = [file.path for file in files]
@@ -238,8 +222,7 @@ def open_table(lake: Place, name: str) -> Table | None:
 def _usable(lake: Place, name: str, delta: DeltaTable) -> Table:
     if why := table_checks.foreign(delta):
         raise TableError(f"table {lake / name} {why}")
-    is_older = table_checks.is_older(delta)
-    if why := allowed.why_refused(delta, SCHEMAS[name], is_older=is_older):
+    if why := allowed.why_refused(delta, SCHEMAS[name]):
         raise TableError(f"table {lake / name} can't be used: {why}")
     return Table(lake, name, delta)
 
@@ -268,7 +251,7 @@ def no_table(lake: Place, name: str, first: str) -> TableError:
 
 
 def ensure_table(lake: Place, name: str, opened: Table | None = None, *, room: int = _LEAST_ROOM) -> Table:
-    """Return the table, after creating it or adding missing columns.
+    """Return the table, after creating it where it is missing.
 
     Uses `opened` if given. Raises `TableError`, also when the place is not writable or has less than `room`
     bytes left.
@@ -284,9 +267,7 @@ def ensure_table(lake: Place, name: str, opened: Table | None = None, *, room: i
 def _ensured(lake: Place, name: str, opened: Table | None) -> Table:
     table = opened or open_table(lake, name)
     if table is not None:
-        if _LOG_KEY not in table.delta.metadata().configuration:
-            table = _with_short_log(table)
-        return table if not table.lacking() else _widened(table)
+        return table
     try:
         if isinstance(lake, Path):
             (lake / name).mkdir(parents=True, exist_ok=True)
@@ -310,28 +291,3 @@ def _ensured(lake: Place, name: str, opened: Table | None) -> Table:
     if table is None:
         raise TableError(f"table {lake / name} went away while it was being made")
     return table
-
-
-def _with_short_log(table: Table) -> Table:
-    with suppress(DeltaError, OSError):
-        table.delta.alter.set_table_properties(
-            {_LOG_KEY: _LOG_KEPT}, raise_if_not_exists=False, commit_properties=_ONCE
-        )
-    return open_table(table.path.parent, table.name) or table
-
-
-def _widened(table: Table) -> Table:
-    failed: Exception | None = None
-    for _ in range(_WIDENINGS):
-        try:
-            # First the version, so that no older program writes into what it does not know.
-            table._raise_version()
-            table.delta.alter.add_columns(table.lacking(), commit_properties=_ONCE)
-        except (ConflictError, DeltaError, OSError) as error:
-            failed = error
-        # Another program may have been faster, or the store has done it and failed to say so.
-        again = open_table(table.path.parent, table.name)
-        if again is not None and not again.lacking():
-            return again
-        table = again or table
-    raise TableError(f"table {table.path} can't be given its new columns: {plain(failed)}") from failed

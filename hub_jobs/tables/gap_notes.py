@@ -26,8 +26,8 @@ GAPS_NOTE: Final = "petiole.gaps"
 GAP_REASON_NOTE: Final = "petiole.gaps.why"
 """The history of a gap, and the reason by the stream's limits."""
 
-_SPANS_KEPT: Final = "gaps"
-"""The bronze transaction that states that spans are kept."""
+_SPANS: Final = "gaps"
+"""The prefix of the bronze transactions that keep spans."""
 
 _NEARLY_FULL: Final = 0.9
 
@@ -68,11 +68,16 @@ def notes_of(history: History, gaps: Sequence[Range], why: GapReason) -> dict[st
 
 
 def offsets_of(bronze: Table, history: History, gaps: Sequence[Range], why: GapReason) -> dict[str, int]:
-    """Return the transactions of the same commit. The first such commit copies earlier gaps from the log."""
-    found = [(history, gaps, why)] if gaps else []
-    if bronze.offset(_SPANS_KEPT) is not None:
-        return _offsets(bronze, found)
-    return {_SPANS_KEPT: 1, **_offsets(bronze, [*reversed(list(_in_log(bronze))), *found])}
+    """Return the transactions of the same commit."""
+    offsets: dict[str, int] = {}
+    if gaps:
+        spans = list(_spans(bronze.offset, history))
+        number = len(spans)
+        if not spans or spans[-1][1] is not why:
+            number += 1
+            offsets[_first(history, number)] = gaps[0][0]
+        offsets[_last(history, number, why)] = gaps[-1][1]
+    return offsets
 
 
 def noted(bronze: Table, histories: Iterable[History]) -> dict[History, list[ReasonSpan]]:
@@ -97,22 +102,6 @@ def _in_log(bronze: Table) -> Iterator[tuple[History, list[Range], GapReason]]:
             )
 
 
-def _offsets(bronze: Table, found: Iterable[tuple[History, Sequence[Range], GapReason]]) -> dict[str, int]:
-    offsets: dict[str, int] = {}
-
-    def offset(app_id: str) -> int | None:
-        return offsets.get(app_id, bronze.offset(app_id))
-
-    for history, gaps, why in found:
-        spans = list(_spans(offset, history))
-        number = len(spans)
-        if not spans or spans[-1][1] is not why:
-            number += 1
-            offsets[_first(history, number)] = gaps[0][0]
-        offsets[_last(history, number, why)] = gaps[-1][1]
-    return offsets
-
-
 def _spans(offset: Callable[[str], int | None], history: History) -> Iterator[ReasonSpan]:
     for number in count(1):
         first = offset(_first(history, number))
@@ -125,7 +114,7 @@ def _spans(offset: Callable[[str], int | None], history: History) -> Iterator[Re
 
 
 def _first(history: History, number: int) -> str:
-    return f"{_SPANS_KEPT}:{HUB_DOMAIN}/{history[0]}@{history[1]}#{number}"
+    return f"{_SPANS}:{HUB_DOMAIN}/{history[0]}@{history[1]}#{number}"
 
 
 def _last(history: History, number: int, why: GapReason) -> str:

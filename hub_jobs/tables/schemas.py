@@ -13,7 +13,7 @@ import pyarrow as pa
 
 _DIGEST_BYTES: Final = 16
 
-VERSION: Final = 6
+VERSION: Final = 1
 """The version of all tables of a lake. Newer tables are refused."""
 
 TIME: Final = pa.timestamp("us", tz="UTC")

@@ -56,11 +56,6 @@ def foreign(delta: DeltaTable) -> str | None:
     return None
 
 
-def is_older(delta: DeltaTable) -> bool:
-    """Tell whether an older schema version made the table."""
-    return int(delta.metadata().configuration[VERSION_KEY]) < VERSION
-
-
 def why_unsafe(lake: Place) -> str | None:
     """Test with concurrent writers of one version whether a store is safe, and return the reason when it is
     not.

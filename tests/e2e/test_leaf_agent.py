@@ -8,21 +8,17 @@ import time
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from agent.base import clock
 from agent.config import Config, Publish, Size, User
 from agent.contract import (
     H_ENCODING,
-    H_REQUEST_DIGESTS,
-    H_REQUESTS,
     H_RESENT,
     MAX_UNPACKED_BYTES,
     BatchHeaders,
     Clock,
     MessageId,
     Readings,
-    Request,
     batch_subject,
     direct_subject,
     leaf_stream,
@@ -63,23 +59,6 @@ async def test_keys_of_two_scopes_are_known_apart_after_a_restart(probe: StreamP
                 await one.submit(chunk("c", key="1", scope="socket"))
             await one.crash()
     assert await probe.texts() == ["a/0", "b/0"]
-
-
-async def test_a_request_that_an_agent_without_scopes_stored_is_known_after_a_restart(
-    probe: StreamProbe, config: Config
-) -> None:
-    again = chunk("a", key="k")
-    assert again.request is not None
-    async with agent(config) as one:
-        await one.submit(structs.replace(again, request=Request("k", again.request.crc)))
-        await one.crash()
-    [message] = [one for one in await probe.messages() if H_REQUESTS in one.headers]
-    assert H_REQUEST_DIGESTS not in message.headers
-    async with agent(config) as one:
-        await one.submit(again)
-        with pytest.raises(RefusedError, match="another request"):
-            await one.submit(chunk("b", key="k"))
-    assert await probe.texts() == ["a/0"]
 
 
 async def test_requests_of_ten_minutes_are_known_after_a_restart_whatever_became_of_the_clock(

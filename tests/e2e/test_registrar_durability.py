@@ -8,7 +8,6 @@ import shutil
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -74,8 +73,6 @@ async def test_nothing_is_agreed_on_before_the_disk_of_the_hub_has_it(
         answer = await hand.announce(confirmed=3)
         assert (answer.cursor, answer.message_id) == (3, f"{hand.run}-normal-3")
         assert (answer.synced, answer.checkpoint) == (False, None)
-        older = replace(await hand.announcement(), heeds_sync=False)
-        assert (await hand.say(older.encode())).classes["normal"].message_id == ""
         disk.set()
         assert await agreed_on(hand) == Checkpoint(3, f"{hand.run}-normal-3", AGGREGATE, 3)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from agent.contract import Exit
 from hub_jobs.audit import report
@@ -19,7 +18,7 @@ from hub_jobs.tables import delta, seen, stream_history
 from hub_jobs.tables.delta import ConflictError, TableError, ensure_table, open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.places import ObjectPath, Place, delta_options
-from hub_jobs.tables.schemas import BRONZE, SCHEMAS
+from hub_jobs.tables.schemas import BRONZE
 from tests.harness.object_store import imitation, names
 from tests.harness.store_faults import COMMITS, DATA, Fault, StoreFaults, store_faults
 from tests.spark.lakes import add_bronze, contents
@@ -126,23 +125,11 @@ def test_a_commit_that_was_applied_and_not_confirmed_is_known_as_ones_own(
 
 
 @LOST
-def test_a_table_that_was_made_or_widened_and_not_confirmed_is_there(
+def test_a_table_that_was_made_and_not_confirmed_is_there(
     lake: ObjectPath, faults: StoreFaults, fault: Fault, times: int
 ) -> None:
     faults.strike(COMMITS, fault, times)
     assert ensure_table(lake, "readings").delta.version() == 0
-    assert len(faults.seen().struck) == times
-
-    older = pa.schema(list(SCHEMAS["quarantine"])[:-1])
-    DeltaTable.create(
-        f"{lake}/quarantine",
-        schema=older,
-        configuration={"petiole.version": "1"},
-        raise_if_key_not_exists=False,
-        storage_options=delta_options(lake),
-    )
-    faults.strike(COMMITS, fault, times)
-    assert not ensure_table(lake, "quarantine").lacking()
     assert len(faults.seen().struck) == times
 
 

@@ -107,8 +107,6 @@ def headers(data: bytes) -> None:
     for more in (contract.parse_requests, parse_progress, parse_position, parse_kept, parse_source_header):
         with only(ContractError):
             more(text)
-    with only(ContractError):
-        contract.parse_requests("00000001:key", text)
     assert len(contract.verb_of(f"cmd.d.agent.{text}")) <= len(text)
     with only(ValueError):
         ack_position(text)

@@ -130,7 +130,6 @@ class LeafHand:
             classes={self.cls: state},
             checkpoint={} if checkpoint is None else {self.cls: checkpoint},
             every=self.every,
-            heeds_sync=True,
         )
 
     async def announce(self, checkpoint: Checkpoint | None = None, confirmed: int = 0) -> ClassAnswer:

@@ -16,7 +16,7 @@ from tests.spark.lakes import add_bronze
 from tests.unit.hub_jobs.rows import batch_row
 
 test_a_lost_commit = test_store_faults.test_a_commit_that_was_applied_and_not_confirmed_is_known_as_ones_own
-test_a_lost_table = test_store_faults.test_a_table_that_was_made_or_widened_and_not_confirmed_is_there
+test_a_lost_table = test_store_faults.test_a_table_that_was_made_and_not_confirmed_is_there
 test_a_late_commit = test_store_faults.test_while_a_commit_may_still_arrive_no_file_of_it_is_deleted
 test_a_late_commit_and_another = (
     test_store_faults.test_of_a_late_commit_and_the_run_after_it_one_is_in_the_table

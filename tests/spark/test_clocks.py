@@ -14,8 +14,8 @@ from hub_jobs.audit.compare_contents import compare_contents
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.refine import run as refine
 from hub_jobs.spark.session import run_tasks
-from hub_jobs.tables import schemas, stream_history
-from hub_jobs.tables.delta import ensure_table, open_table
+from hub_jobs.tables import stream_history
+from hub_jobs.tables.delta import ensure_table
 from tests.harness.clocks import SECOND
 from tests.spark.lakes import DRIVER, add_bronze, contents, killed, orphans
 from tests.unit.hub_jobs.rows import (
@@ -146,35 +146,3 @@ def test_of_two_drivers_that_correct_one_does_and_the_other_changes_nothing(
     assert stamped(tmp_path) == [*right(1), *right(2), *right(4)]
     replaced = 1
     assert orphans(tmp_path, "readings") == replaced
-
-
-def test_a_table_from_before_the_column_gets_it_and_keeps_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = schemas.READINGS.remove(schemas.READINGS.get_field_index("ts_original"))
-    with monkeypatch.context() as before:
-        before.setitem(schemas.SCHEMAS, "readings", old)
-        before.setattr("hub_jobs.tables.delta.VERSION", 1)
-        ensure_table(tmp_path, "readings")
-    add_bronze(tmp_path, [batch(1)])
-    with monkeypatch.context() as before:
-        before.setattr("hub_jobs.refine.reading_rows.READINGS", old)
-        before.setattr("hub_jobs.refine.run.ensure_table", _as_it_was)
-        assert run(tmp_path) == Exit.WELL
-    table = open_table(tmp_path, "readings")
-    assert table is not None
-    assert [one.name for one in table.lacking()] == ["ts_original"]
-    assert stamped(tmp_path) == wrong(1)
-
-    add_bronze(tmp_path, [correction(2), batch(3)])
-    assert run(tmp_path) == Exit.WELL
-
-    assert stamped(tmp_path) == [*right(1), *right(3)]
-    table = open_table(tmp_path, "readings")
-    assert table is not None
-    assert table.lacking() == []
-    assert table.delta.metadata().configuration["petiole.version"] == str(schemas.VERSION)
-
-
-def _as_it_was(lake: Path, name: str) -> Any:
-    return open_table(lake, name) or ensure_table(lake, name)

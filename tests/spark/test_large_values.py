@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nats
-import pyarrow as pa
 import pytest
 
 from agent.contract import MAX_ARRAY, MAX_BYTES, Exit, inbox_prefix
@@ -24,13 +23,12 @@ from hub_jobs.audit import run as audit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.maintain import run as maintain
 from hub_jobs.refine import run as refine
-from hub_jobs.refine.readings import Refiner
 from hub_jobs.replay import run as replay
-from hub_jobs.tables.delta import ensure_table, open_table
+from hub_jobs.tables.delta import open_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.parquet_reading import parquet_columns
 from hub_jobs.tables.scan import read
-from hub_jobs.tables.schemas import READINGS, SCHEMAS
+from hub_jobs.tables.schemas import READINGS
 from tests.harness.agent_process import Agent, hub_and_leaf
 from tests.harness.wait import wait_for
 from tests.spark.lakes import add_bronze, contents
@@ -145,36 +143,24 @@ def line(metric: str, value: object) -> bytes:
     return json.dumps({"ts": 1, "device": "d", "metric": metric, "value": value}).encode()
 
 
-def test_an_older_table_gets_the_columns_and_its_files_are_written_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refiner = Refiner()
-    refiner.add(batch_row(line("old", 1), n=1, count=1))
-    with monkeypatch.context() as before:
-        older = pa.schema([field for field in READINGS if not field.name.startswith("value_")])
-        before.setitem(SCHEMAS, "readings", older)
-        before.setattr("hub_jobs.tables.delta.VERSION", 5)
-        table = ensure_table(tmp_path, "readings")
-        with PartWriter(tmp_path, "readings") as writer:
-            writer.write(refiner.drain().select(older.names))
-        table.commit(writer.files, {})
-    values: list[object] = [[1, 2.5], {"base64": "AAEC"}, 2]
-    for n, value in enumerate(values, 2):
+def test_arrays_and_bytes_survive_a_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values: list[object] = [1, [1, 2.5], {"base64": "AAEC"}, 2]
+    for n, value in enumerate(values, 1):
         add_bronze(tmp_path, [batch_row(line("new", value), n=n, count=1)])
         assert refine.main(["--lake", str(tmp_path)]) == Exit.WELL
     due = [
         ("new", None, b"\0\1\2", None, None),
+        ("new", None, None, 1.0, None),
         ("new", None, None, 2.0, None),
         ("new", [1.0, 2.5], None, None, None),
-        ("old", None, None, 1.0, None),
     ]
     due.sort(key=str)
     assert contents(tmp_path, "readings", *COLUMNS) == due
     monkeypatch.setattr("hub_jobs.tables.compaction.FEW", 2)
     assert maintain.main(["--lake", str(tmp_path)]) == Exit.WELL
-    widened = open_table(tmp_path, "readings")
-    assert widened is not None
-    assert len(widened.delta.file_uris()) == 1
+    compacted = open_table(tmp_path, "readings")
+    assert compacted is not None
+    assert len(compacted.delta.file_uris()) == 1
     assert contents(tmp_path, "readings", *COLUMNS) == due
 
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from agent.contract import Exit
 from hub_jobs.maintain import run as maintain
-from hub_jobs.tables.delta import ensure_table, open_table
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartWriter
 from hub_jobs.tables.schemas import SCHEMAS
 from tests.spark.readers import Answer, Predicate, plain, readers
@@ -73,22 +73,16 @@ def fulfilling(rows: pa.Table, predicate: Predicate) -> int:
 
 
 def filled(lake: Path, name: str) -> pa.Table:
-    """A table that an older program made, before the last column was known, and this one went on with; its
-    rows as they should be."""
+    """A table of several commits; its rows as they should be. Files of its first half lack the last column,
+    as those of a program that writes no nulls."""
     schema = SCHEMAS[name]
-    older = pa.schema(list(schema)[:-1])
-    DeltaTable.create(
-        lake / name, schema=older, configuration={"petiole.version": "1"}, raise_if_key_not_exists=False
-    )
     whole = pa.Table.from_pylist([row(schema, number) for number in range(COMMITS * ROWS)], schema)
     before = whole.slice(0, COMMITS // 2 * ROWS)
     for number in range(COMMITS):
-        table = open_table(lake, name) if number < COMMITS // 2 else ensure_table(lake, name)
-        assert table is not None
         rows = whole.slice(number * ROWS, ROWS)
         with PartWriter(lake, name) as writer:
-            writer.write(rows.select(older.names) if number < COMMITS // 2 else rows)
-        table.commit(writer.files, {"filled": number})
+            writer.write(rows.select(schema.names[:-1]) if number < COMMITS // 2 else rows)
+        ensure_table(lake, name).commit(writer.files, {"filled": number})
     empty = pa.nulls(before.num_rows, schema[-1].type)
     return pa.concat_tables(
         [before.set_column(len(schema) - 1, schema[-1], empty), whole.slice(before.num_rows)]

@@ -309,7 +309,7 @@ def test_without_bronze_there_is_nothing_to_do(tmp_path: Path) -> None:
 def test_of_two_runs_that_finish_a_pass_one_quarantines_what_it_lacks(
     lake: Path, overtaken: list[Exit]
 ) -> None:
-    """An older program began the pass, and took the line that this one does not."""
+    """A pass was begun: its quarantine is committed, its readings are not."""
     bronze = ensure_table(lake, "bronze")
     (history,) = stream_history.all_of(bronze)
     ensure_table(lake, "quarantine").commit([], {history.refined: history.done or 0})

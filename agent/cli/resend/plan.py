@@ -9,7 +9,6 @@ from typing import Final
 from agent.contract import (
     H_MESSAGE_ID,
     H_POSITION,
-    H_REQUEST_DIGESTS,
     H_REQUESTS,
     H_RESENT,
     ContractError,
@@ -24,7 +23,7 @@ from agent.jetstream.readers import StoredHeaders
 MAX_BATCHES: Final = 100_000
 """Batches that one run of the command sends at most."""
 MAX_RUNS: Final = 100
-_NOT_AGAIN: Final = frozenset((H_POSITION, H_REQUESTS, H_REQUEST_DIGESTS))
+_NOT_AGAIN: Final = frozenset((H_POSITION, H_REQUESTS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,6 +266,6 @@ class Announcements:
         answer = class_answer(record, word, agrees, batch, certain=certain, fallback=fallback)
         synced = min(self._durability.synced(info), stretch.whole_to)
         newest = self.proposals.synced(domain, cls, record.epoch, answer.checkpoint, synced)
-        answer = bounded(answer, record.held, newest, synced, heeds=announce.heeds_sync and whole)
+        answer = bounded(answer, record.held, newest, synced, whole=whole)
         self._fleet.put(domain, cls, agreeing(record, checkpoint, agrees, answer))
         return answer

@@ -103,7 +103,7 @@ def agreed(
     A purged one is compared with what the record remembers. It holds where that is as new. It does not where
     all that is remembered is older, or nothing is that should be: what is proposed is stored first, so the
     record or the aggregate was restored from before the checkpoint, and has been filled and purged beyond it
-    since. None where a record of an earlier release remembers nothing.
+    since. None where the record remembers nothing.
     """
     if announced.hub_stream != info.name:
         return False

@@ -217,11 +217,11 @@ class CommandConsumers:
         top = max(stream.last, last)
         rests = _rests(wanted, last, agreed)
         if rests and await self._drop(domain, wanted):
-            return CommandsHeld(wanted.epoch, stream.created, top, last, 0, agreed, wakes=True)
+            return CommandsHeld(wanted.epoch, stream.created, top, last, 0, agreed)
         self._resting.pop(domain, None)
         # After the newest command: one that is stored in between counts as pending, never as delivered.
         behind = await self._behind(domain, wanted.epoch, known=last <= wanted.last)
-        return CommandsHeld(wanted.epoch, stream.created, top, last, behind, agreed, wakes=True, stays=rests)
+        return CommandsHeld(wanted.epoch, stream.created, top, last, behind, agreed, stays=rests)
 
     async def _agreed(self, wanted: CommandsWanted, stream: StreamInfo) -> bool | None:
         """Whether the mirror's commands are those that stand there; None where none of them does."""
@@ -238,11 +238,10 @@ class CommandConsumers:
 
     async def _drop(self, domain: str, wanted: CommandsWanted) -> bool:
         """Nothing is to be delivered: without the consumer no heartbeat crosses the link. False if it has to
-        stay, since it has counted what the next one will not. The server of a leaf whose mirror does not
-        listen asks for it at least each two minutes."""
+        stay, since it has counted what the next one will not."""
         name = command_consumer(domain)
         if name in self._stream.delivers:
-            info = await self._js.find_consumer(COMMANDS, name) if wanted.listens else None
+            info = await self._js.find_consumer(COMMANDS, name)
             if info is not None and (info.deliveries or info.pending or info.ack_pending):
                 return False
             await self._js.delete_consumer(COMMANDS, name)

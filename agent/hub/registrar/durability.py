@@ -154,11 +154,11 @@ class Proposals:
 
 
 def bounded(
-    answer: ClassAnswer, held: HubPosition | None, proposal: Checkpoint | None, synced: int, *, heeds: bool
+    answer: ClassAnswer, held: HubPosition | None, proposal: Checkpoint | None, synced: int, *, whole: bool
 ) -> ClassAnswer:
     """The answer with what is on disk up to the aggregate's sequence `synced`: it proposes `proposal`, and
-    says whether its cursor is. A leaf that does not heed that (`Announce.heeds_sync`) does not get the
-    message id at such a cursor, so that it confirms nothing by it."""
+    says whether its cursor is. While the aggregate is not `whole`, the answer names no message id at a
+    cursor that is not on disk, so that the leaf confirms nothing by it."""
     known = answer.cursor == 0 or held is None or (held.hub_seq or held.last) <= synced
-    message_id = answer.message_id if known or heeds else ""
+    message_id = answer.message_id if known or whole else ""
     return replace(answer, checkpoint=proposal, synced=known, message_id=message_id)

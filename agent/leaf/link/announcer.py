@@ -170,7 +170,6 @@ class Announcer:
             commands=commands,
             repairs=repairs,
             every=self._leaf.every,
-            heeds_sync=True,
             states=self._leaf.states(),
         )
         return await self._exchange.ask(announce)

@@ -144,7 +144,6 @@ class LeafLink:
                 config.link.rest_seconds(),
                 self.controller.announce_now,
             ),
-            thin=config.link.profile == "thin",
         )
 
     def services(self) -> dict[str, Service]:

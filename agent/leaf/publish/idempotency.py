@@ -6,8 +6,6 @@ part of the request that the class has, and looked up in all classes, for the co
 since. Each scope has its own keys: an input, a subject, a peer. A key that comes with another content is
 refused, never taken for a repeat. The number of keys is bounded; at the bound a new key is refused rather
 than an old one forgotten, for forgetting would store a repeat twice.
-
-What an agent stored that knew no scopes is known by its key alone, and compared by the CRC-32 of the body.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ class RequestLog:
         parts are in flight."""
         self._expire(now)
         found = self._found(request)
-        if any(not _is_same(mark, request) for mark, _ in found.values()):
+        if any(divide_mark(mark)[0] != request.digest for mark, _ in found.values()):
             raise key_reused(request)
         parts = {name: divide_mark(mark)[1] for name, (mark, _) in found.items()}
         holder = cls if parts.get(cls) == request.part else None
@@ -145,7 +143,7 @@ class RequestLog:
 
     def is_doubtful(self, cls: str, request: Request) -> bool:
         """Whether a stored request may be stored no more."""
-        return any((cls, name) in self._doubtful for name in _names(request))
+        return (cls, name_of(request)) in self._doubtful
 
     def known(self, now: float) -> dict[Key, tuple[bytes, float]]:
         """The keys stored, each with the mark of its content and the seconds for which it stays known."""
@@ -169,30 +167,15 @@ class RequestLog:
         for cls in self._classes:
             if (running := self._in_flight.get((cls, name))) is not None:
                 found[cls] = running[0].mark, running[1]
-            elif (mark := self._stored_mark(cls, request)) is not None:
+            elif (mark := self._stored.get(cls, {}).get(name)) is not None:
                 found[cls] = mark, None
         return found
-
-    def _stored_mark(self, cls: str, request: Request) -> bytes | None:
-        stored = self._stored.get(cls)
-        if not stored:
-            return None
-        return next((stored[name] for name in _names(request) if name in stored), None)
 
     def _expire(self, now: float) -> None:
         while self._expiry and self._expiry[0][0] <= now:
             _, cls, name = self._expiry.popleft()
             del self._stored[cls][name]
             self._doubtful.discard((cls, name))
-
-
-def _names(request: Request) -> tuple[str, str]:
-    """How the key of a request is known: in its scope, or as an agent stored it that knew none."""
-    return name_of(request), f":{request.key}"
-
-
-def _is_same(mark: bytes, request: Request) -> bool:
-    return divide_mark(mark)[0] in (request.digest, request.crc.to_bytes(4, "big"))
 
 
 class Ages:

@@ -25,10 +25,7 @@ from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, Key
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.stream_recovery import StreamRecovery
 
-VERSION: Final = 3
-
-_UNSCOPED: Final = 2
-"""Written by agents that knew keys without a scope, and contents by their CRC-32."""
+VERSION: Final = 1
 
 _AGAIN_SECONDS: Final = 1.0
 _NOTE_SECONDS: Final = 1.0
@@ -134,14 +131,12 @@ class IdempotencyRecovery:
 class _KeyFile(Struct):
     """`known` maps a key of a class, behind its scope and a colon, to the mark of its content in hexadecimal
     digits and to when it is forgotten, in seconds since 1970 by the wall clock of `saved` (ns since 1970),
-    when the clocks were as `clock` says; both are absent in a file of an agent that went by the wall clock
-    alone. `requests` is what version 2 has instead: a key of a class with its CRC-32."""
+    when the clocks were as `clock` says."""
 
     version: int
-    known: dict[str, dict[str, tuple[str, float]]] = {}
-    requests: dict[str, dict[str, tuple[int, float]]] = {}
-    saved: int = 0
-    clock: str = ""
+    known: dict[str, dict[str, tuple[str, float]]]
+    saved: int
+    clock: str
 
 
 def save_keys(path: Path, known: Mapping[Key, tuple[bytes, float]], now: Instant) -> None:
@@ -183,7 +178,7 @@ def _read_line(path: Path, line: bytes, now: Instant, *, cut: bool) -> list[tupl
     """The requests of one line, which `cut` says may have been cut off at the end of the file."""
     try:
         file = msgspec.json.decode(line, type=_KeyFile)
-        if file.version not in (_UNSCOPED, VERSION):
+        if file.version != VERSION:
             log.error("idempotency keys are of another version", path=str(path), version=file.version)
             return []
         wall_now = _wall_now(file, now)
@@ -201,22 +196,13 @@ def _read_line(path: Path, line: bytes, now: Instant, *, cut: bool) -> list[tupl
 
 def _requests_of(file: _KeyFile) -> Iterator[tuple[str, Request, float]]:
     """The requests of a file with their class and when they are forgotten; raises `ValueError`."""
-    for cls, unscoped in file.requests.items():
-        for key, (crc, until) in unscoped.items():
-            yield cls, Request(key, crc), until
     for cls, scoped in file.known.items():
         for name, (text, until) in scoped.items():
             scope, _, key = name.partition(":")
-            mark = bytes.fromhex(text)
-            if scope:
-                digest, part = divide_mark(mark)
-                yield cls, Request(key, 0, digest, scope, part), until
-            else:
-                yield cls, Request(key, int.from_bytes(mark, "big")), until
+            digest, part = divide_mark(bytes.fromhex(text))
+            yield cls, Request(key, digest, scope, part), until
 
 
 def _wall_now(file: _KeyFile, now: Instant) -> float:
     """Now, in seconds since 1970 by the wall clock as it was when the file was written."""
-    if not file.clock:
-        return now.wall / 1e9
     return file.saved / 1e9 + Ages(now).of(Instant(file.saved, parse_clock(file.clock)))

@@ -1,9 +1,8 @@
 """How far a pull input is, as the newest of its messages says in `Petiole-Position`; `pull_chunks` says what
 that means. Pure.
 
-The bitmap of the lines that are stored ends with the shape of the piece, behind all lines, where older agents
-do not look. A parser that was changed numbers other lines: what is read with it is another piece. An older
-agent wrote a shape without what tells the lines apart that are no readings."""
+The bitmap of the lines that are stored ends with the shape of the piece, behind all lines. A parser that was
+changed numbers other lines: what is read with it is another piece."""
 
 from __future__ import annotations
 
@@ -27,9 +26,8 @@ _BEGUN = re.compile(r"([1-9][0-9]{0,17}) ([A-Za-z0-9_-]+) (-|[0-9]{1,5}) ([ -~]*
 
 _NUMBER_BITS: Final = 14
 _BAD_BITS: Final = 32
-_SIGN_BITS: Final = 4
 _SIGN: Final = 0b1101
-_OLDER_SIGN: Final = 0b1011
+_SHAPE_BITS: Final = _SIGN.bit_length() + _BAD_BITS + 2 * _NUMBER_BITS
 
 
 class Shape(NamedTuple):
@@ -37,35 +35,26 @@ class Shape(NamedTuple):
 
     lines: int
     readings: int
-    bad: int | None
-    """The CRC-32 of the lines that are no readings; None from an older agent."""
+    bad: int
+    """The CRC-32 of the lines that are no readings."""
 
     @classmethod
     def of(cls, chunk: Chunk) -> Shape:
         bad = zlib.crc32(b"\n".join(letter.received for letter in chunk.letters))
         return cls(chunk.count + len(chunk.letters), chunk.count, bad)
 
-    def is_of(self, chunk: Chunk) -> bool:
-        """Whether a piece is of this shape, as far as this tells."""
-        of_chunk = Shape.of(chunk)
-        return self in (of_chunk, of_chunk._replace(bad=None))
-
     def mark(self, bitmap: int) -> int:
         """A bitmap of lines with the shape behind them."""
-        sign = _OLDER_SIGN if self.bad is None else _SIGN << _BAD_BITS | self.bad
+        sign = _SIGN << _BAD_BITS | self.bad
         return ((sign << _NUMBER_BITS | self.lines) << _NUMBER_BITS | self.readings) << self.lines | bitmap
 
 
-def unmarked(bitmap: int) -> tuple[int, Shape | None]:
-    """A bitmap without its shape; the first agents marked none."""
-    for bad_bits in (_BAD_BITS, 0):
-        lines = bitmap.bit_length() - _SIGN_BITS - bad_bits - 2 * _NUMBER_BITS
-        mark = bitmap >> max(0, lines)
-        bad = mark >> 2 * _NUMBER_BITS & (1 << bad_bits) - 1 if bad_bits else None
-        shape = Shape(lines, mark & (1 << _NUMBER_BITS) - 1, bad)
-        if lines >= 0 and shape.mark(0) >> lines == mark:
-            return bitmap & (1 << lines) - 1, shape
-    return bitmap, None
+def unmarked(bitmap: int) -> tuple[int, Shape] | None:
+    """A bitmap and the shape behind it; None where no shape is there."""
+    lines = max(0, bitmap.bit_length() - _SHAPE_BITS)
+    mark = bitmap >> lines
+    shape = Shape(lines, mark & (1 << _NUMBER_BITS) - 1, mark >> 2 * _NUMBER_BITS & (1 << _BAD_BITS) - 1)
+    return (bitmap & (1 << lines) - 1, shape) if shape.mark(0) >> lines == mark else None
 
 
 class Progress(Struct, frozen=True):
@@ -84,12 +73,14 @@ class Progress(Struct, frozen=True):
         if self.lines is None:
             return f"{self.piece} - {self.position}"
         size = "-" if self.before is None else len(self.before)
-        lines = self.lines if self.shape is None else self.shape.mark(self.lines)
-        return f"{self.piece} {_bitmap(lines)} {size} {self.before or ''}{self.position}"
+        assert self.shape is not None
+        return (
+            f"{self.piece} {_bitmap(self.shape.mark(self.lines))} {size} {self.before or ''}{self.position}"
+        )
 
     def is_of(self, chunk: Chunk) -> bool:
         """Whether this is said of a piece, and its lines are numbered alike."""
-        is_alike = self.lines is None or self.shape is None or self.shape.is_of(chunk)
+        is_alike = self.lines is None or self.shape == Shape.of(chunk)
         return self.position == chunk.position and is_alike
 
     def place(self) -> ResumePoint:
@@ -105,12 +96,14 @@ def parse_progress(text: str) -> Progress:
         return Progress(int(settled[1]), settled[2])
     begun = _BEGUN.match(text)
     size = 0 if begun is None or begun[3] == "-" else int(begun[3])
-    if begun is None or size > len(begun[4]) or len(begun[2]) % 4 == 1:
+    marked = None
+    if begun is not None and size <= len(begun[4]) and len(begun[2]) % 4 != 1:
+        data = base64.urlsafe_b64decode(begun[2] + "=" * (-len(begun[2]) % 4))
+        marked = unmarked(int.from_bytes(data, "little"))
+    if begun is None or marked is None:
         raise ContractError(f"the stored position {text!r:.300} can't be read here")
-    data = base64.urlsafe_b64decode(begun[2] + "=" * (-len(begun[2]) % 4))
     before = None if begun[3] == "-" else begun[4][:size]
-    lines, shape = unmarked(int.from_bytes(data, "little"))
-    return Progress(int(begun[1]), begun[4][size:], lines, before, shape)
+    return Progress(int(begun[1]), begun[4][size:], marked[0], before, marked[1])
 
 
 def newest(candidates: Iterable[Progress]) -> Progress | None:

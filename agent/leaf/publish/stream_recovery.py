@@ -19,7 +19,6 @@ from agent.contract import (
     H_CLOCK,
     H_MESSAGE_ID,
     H_POSITION,
-    H_REQUEST_DIGESTS,
     H_REQUESTS,
     H_RESENT,
     H_SEALED_AT,
@@ -85,9 +84,7 @@ class StreamRecovery:
         def take(message: StoredHeaders) -> None:
             try:
                 headers = message.headers
-                requests = contract.parse_requests(
-                    headers.get(H_REQUESTS, ""), headers.get(H_REQUEST_DIGESTS)
-                )
+                requests = contract.parse_requests(headers.get(H_REQUESTS, ""))
                 if requests:
                     stored.append((requests, _sealed(message), message.time))
             except ContractError as error:

@@ -213,8 +213,8 @@ class RulesIntake:
         last = None if self._aggregates is None else self._aggregates.place(input_name)
         again, taken = False, 0
         if last is not None and (last.number, last.position) == (number, chunk.position):
-            taken, shape = unmarked(int(last.lines, 16))
-            again = shape is None or shape.is_of(chunk)
+            taken, shape = unmarked(int(last.lines, 16)) or (0, None)
+            again = shape == Shape.of(chunk)
             if not again:
                 taken = 0
                 warn_renumbered(input_name)

@@ -65,7 +65,7 @@ class WrittenAt(Struct, array_like=True):
 
 
 class TakenRecord(Struct, tag="taken", omit_defaults=True):
-    """What one chunk adds to windows, and whose it is. Earlier releases did not write when."""
+    """What one chunk adds to windows, and whose it is."""
 
     windows: list[OpenWindow]
     key: KnownKey | None = None

@@ -21,7 +21,6 @@ counts = st.integers(0, MAX_INT)
 words = st.text(st.characters(codec="utf-8"), max_size=20)
 message_ids = st.builds(contract.MessageId, runs, classes, st.integers(1, 10**18))
 clocks = st.builds(contract.Clock, st.booleans(), st.uuids().map(str), counts)
-old_requests = st.builds(contract.Request, keys, st.integers(0, 2**32 - 1))
 scopes = st.builds(contract.request_scope, st.text(max_size=5))
 requests = st.builds(contract.make_request, keys, scopes, st.binary(max_size=5))
 headers = st.builds(
@@ -31,7 +30,7 @@ headers = st.builds(
     sealed_at=counts,
     clock=clocks,
     compressed=st.booleans(),
-    requests=(st.lists(requests, max_size=4) | st.lists(old_requests, max_size=4)).map(tuple),
+    requests=st.lists(requests, max_size=4).map(tuple),
     position=st.none() | st.from_regex(r"[ -~]{1,40}", fullmatch=True),
 )
 readings = st.builds(contract.Readings, counts, counts, counts, counts, counts)

@@ -22,7 +22,7 @@ from agent.base.wait import timeout, unless
 from agent.config.keys import SeedError
 from agent.leaf.inputs.mqtt import MqttOptions, broker, file_problems, problems
 from agent.leaf.inputs.mqtt.memory import FilterMemory
-from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery, are_same_messages
+from agent.leaf.inputs.mqtt.redelivery import MessageIdentity, Redelivery
 from agent.leaf.inputs.mqtt.sorter import MessagePiece, Sorter, identity
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
 from agent.leaf.inputs.shared.positioned_input import SessionInput
@@ -175,7 +175,7 @@ class MqttInput(SessionInput[MqttOptions]):
         """Submit a piece until it is stored; False when the agent stops before. Of a piece that was `begun`
         it goes on, if it is that one: the position says which lines of it are stored."""
         identities = [identity(message) for message in piece.messages if message.qos]
-        if begun is not None and are_same_messages(identities, begun.held):
+        if begun is not None and identities == begun.held:
             position = begun.position
         else:
             position = self._redelivery.position(secrets.token_hex(4), identities, time.monotonic())

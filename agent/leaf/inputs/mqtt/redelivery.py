@@ -18,7 +18,6 @@ A broker that gives an id again as soon as it is free is recognised by that, and
 from __future__ import annotations
 
 import re
-import zlib
 from collections import OrderedDict
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -30,14 +29,12 @@ SECONDS: Final = 5.0
 """How long a position tells of a message whose acknowledgement was sent over a connection that lives."""
 _LATELY: Final = 100
 _IDS: Final = 65_535
-_CRC_BITS: Final = 32
 _LISTED: Final = "(?: [0-9]{1,5}:[0-9a-f]{1,20})*"
 _POSITION: Final = re.compile(rf"[12] [0-9a-f]{{8}} ([cgr])({_LISTED}) \|({_LISTED})\Z")
 
 
 class MessageIdentity(NamedTuple):
-    """What tells a message from others: its packet id, and a digest of topic and payload of 80 bits. The
-    lowest 32 are the CRC-32 of both, which is all that an older agent kept."""
+    """What tells a message from others: its packet id, and a digest of topic and payload of 80 bits."""
 
     packet_id: int
     content: int
@@ -45,23 +42,9 @@ class MessageIdentity(NamedTuple):
 
 def identity_of(packet_id: int, topic: str, payload: bytes) -> MessageIdentity:
     name = topic.encode(errors="surrogatepass")
-    digest = blake2b(len(name).to_bytes(4, "big") + name, digest_size=6)
+    digest = blake2b(len(name).to_bytes(4, "big") + name, digest_size=10)
     digest.update(payload)
-    crc = zlib.crc32(payload, zlib.crc32(name))
-    return MessageIdentity(packet_id, int.from_bytes(digest.digest(), "big") << _CRC_BITS | crc)
-
-
-def are_same_messages(first: list[MessageIdentity], second: list[MessageIdentity]) -> bool:
-    """Whether these are the same messages, as far as an older agent kept what tells them apart."""
-    return len(first) == len(second) and all(map(_is_same, first, second))
-
-
-def _is_same(first: MessageIdentity, second: MessageIdentity) -> bool:
-    return first.packet_id == second.packet_id and _is_alike(first.content, second.content)
-
-
-def _is_alike(first: int, second: int) -> bool:
-    return first == second or (min(first, second) >> _CRC_BITS == 0 and (first ^ second) & 0xFFFFFFFF == 0)
+    return MessageIdentity(packet_id, int.from_bytes(digest.digest(), "big"))
 
 
 class Redelivery:
@@ -81,7 +64,7 @@ class Redelivery:
     def is_stored(self, message: MessageIdentity) -> bool:
         """Whether a message that is marked as a repeat is one that is stored."""
         stored = self._stored.get(message.packet_id)
-        return self.counts and stored is not None and _is_alike(stored[0], message.content)
+        return self.counts and stored is not None and stored[0] == message.content
 
     def heard(self, message: MessageIdentity) -> None:
         """A message came, in its turn, marked as a repeat or not."""
@@ -171,7 +154,7 @@ class Redelivery:
     def _follows(self, message: MessageIdentity) -> bool:
         """Whether a packet id goes on from what came before: as one of the last, or closely behind them."""
         stored = self._stored.get(message.packet_id)
-        if stored is not None and _is_alike(stored[0], message.content):
+        if stored is not None and stored[0] == message.content:
             return True
         return self._last is not None and 0 < (message.packet_id - self._last) % _IDS <= REMEMBERED
 

@@ -69,7 +69,7 @@ class _Answer(Struct):
 class CommandMirror:
     """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `programs`
     are the positions of local programs in it, `announce` announces the leaf at once, `rest` lets the hub drop
-    its consumer while there is no command. Over a `thin` link a hub that does not wake it may, too."""
+    its consumer while there is no command."""
 
     def __init__(
         self,
@@ -80,10 +80,8 @@ class CommandMirror:
         metrics: Metrics,
         announce: Callable[[], None],
         rest: MirrorRest,
-        *,
-        thin: bool = False,
     ) -> None:
-        self._rest, self._thin = rest, thin
+        self._rest = rest
         self._api, self._programs = api, programs
         self._domain, self._state, self._metrics, self._announce = domain, state, metrics, announce
         self._over: tuple[Client, JetStream] | None = None
@@ -125,10 +123,8 @@ class CommandMirror:
             # If it cannot be read now, announce the last look: readings must not wait for commands.
             with contextlib.suppress(JetStreamError):
                 await self._read_on(self._over[1], epoch)
-        listens = self._rest.listens_under(epoch)
-        wakes = self._answer is None or self._answer.held.wakes
-        is_idle = listens or (self._thin and self._lacks_nothing and not wakes)
-        return CommandsWanted(epoch, self._last, self._comparison.to_ask(), is_idle, listens)
+        is_idle = self._rest.listens_under(epoch)
+        return CommandsWanted(epoch, self._last, self._comparison.to_ask(), is_idle)
 
     def answered(self, wanted: CommandsWanted | None, held: CommandsHeld | None) -> None:
         """Take over what the hub answered to `wanted`, None if it did not answer. An answer to an older epoch
@@ -211,7 +207,7 @@ class CommandMirror:
     def _may_rest(self) -> bool | None:
         """Whether the hub may drop its consumer and makes it again for a command; None while it is silent."""
         held = None if self._answer is None else self._answer.held
-        return None if held is None else held.wakes and not held.stays and self._lacks_nothing
+        return None if held is None else not held.stays and self._lacks_nothing
 
     @property
     def _lacks_nothing(self) -> bool:

@@ -170,7 +170,7 @@ NEWER, OLDER = Checkpoint(12, "id", "TELEMETRY_0", 60), Checkpoint(8, "id", "TEL
         "a newer one was proposed",
         "a newer one was agreed on",
         "newer than where the aggregate was cut",
-        "a record of an earlier release",
+        "a record that remembers nothing",
         "the record was restored from before it",
         "a newer one at the hub, of an older message",
         "an older one at the hub, of a newer message",

@@ -49,7 +49,7 @@ def test_nothing_is_proposed_of_another_epoch_or_stream(epoch: str, newest: Chec
 
 
 @pytest.mark.parametrize(
-    ("held", "synced", "heeds", "said"),
+    ("held", "synced", "whole", "said"),
     [
         (HubPosition(7, "run-7", 20, 25), 20, True, (True, "run-7")),
         (HubPosition(7, "run-7", 20, 25), 19, True, (False, "run-7")),
@@ -59,9 +59,9 @@ def test_nothing_is_proposed_of_another_epoch_or_stream(epoch: str, newest: Chec
     ],
 )
 def test_a_cursor_that_is_not_on_disk_is_said_to_be_so(
-    held: HubPosition, synced: int, heeds: bool, said: tuple[bool, str]
+    held: HubPosition, synced: int, whole: bool, said: tuple[bool, str]
 ) -> None:
-    answer = bounded(ClassAnswer(STREAM, 7, "run-7", "flowing"), held, None, synced, heeds=heeds)
+    answer = bounded(ClassAnswer(STREAM, 7, "run-7", "flowing"), held, None, synced, whole=whole)
     assert (answer.synced, answer.message_id) == said
 
 

@@ -24,8 +24,6 @@ Store = tuple[int, int, int]
 OLD = (1, 7, 0)
 FIRST, SECOND = 1_763_000_000_123_456_789, 1_763_000_600_000_000_000
 """When the stores that two copies replaced were seen last, in nanoseconds since 1970."""
-UNTIMED = LostStream("made", 9, 3)
-"""As an earlier release tells of an end."""
 ENDS = [LostStream("made", 9, 3, FIRST), LostStream("made", 9, 3, SECOND)]
 
 
@@ -117,20 +115,10 @@ def test_what_stood_only_in_a_store_that_an_older_one_replaced_is_named(
             for name, told in {
                 "records in order": [(104, 4, ENDS[:1]), (204, 4, ENDS)],
                 "records the other way round": [(204, 4, ENDS), (104, 4, ENDS[:1])],
-                "first told by an earlier release": [(104, 4, [UNTIMED]), (204, 4, [UNTIMED, ENDS[1]])],
             }.items()
         ),
         pytest.param(
             [OLD, (4, 12, 200)], _heard((204, 4, ENDS)), [[(4, 9)]] * 2, id="one twice before any record"
-        ),
-        *(
-            pytest.param(
-                [OLD, (4, 12, 100)],
-                _heard((104, 4, [told]), (112, 12, [UNTIMED])),
-                [[(8, 9)]],
-                id=f"one of which an earlier release tells without its time, {name}",
-            )
-            for name, told in {"known before with it": ENDS[0], "known before without": UNTIMED}.items()
         ),
     ],
 )

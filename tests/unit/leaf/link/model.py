@@ -45,11 +45,10 @@ class Link(RuleBasedStateMachine):
 
     comparison: HubComparison | None
 
-    @initialize(interval=st.booleans(), heeds=st.booleans())
-    def begin(self, interval: bool = False, heeds: bool = True) -> None:
-        """The hub syncs at an `interval` or before it acknowledges; a leaf of an earlier release heeds
-        neither."""
-        self.interval, self.heeds, self.boot = interval, heeds, "boot" if interval else ""
+    @initialize(interval=st.booleans())
+    def begin(self, interval: bool = False) -> None:
+        """The hub syncs at an `interval` or before it acknowledges."""
+        self.interval, self.boot = interval, "boot" if interval else ""
         self.now = 1000.0
         self.names = itertools.count(1)
         self.payload = itertools.count(1)
@@ -175,7 +174,7 @@ class Link(RuleBasedStateMachine):
             cursor_certain=answer.certain,
             hub_state=answer.state,
             fallback=answer.fallback.leaf_seq if answer.fallback and self.is_held(answer.fallback) else 0,
-            synced=answer.synced or not self.heeds,
+            synced=answer.synced,
         )
         self.comparison = comparison
         if difference(comparison) is None:
@@ -190,7 +189,7 @@ class Link(RuleBasedStateMachine):
         leaf = self.leaf
         state = ClassState(self.epoch, leaf.created, leaf.first, leaf.last, self.agreed_to, 0, acked=acked)
         known = {} if self.checkpoint is None else {CLS: self.checkpoint}
-        return Announce(DOMAIN, MACHINE, RUN, {}, {CLS: state}, known, heeds_sync=self.heeds)
+        return Announce(DOMAIN, MACHINE, RUN, {}, {CLS: state}, known)
 
     def is_held(self, place: Checkpoint) -> bool:
         """Whether the leaf holds the message of a checkpoint."""

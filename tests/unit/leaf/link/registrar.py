@@ -91,7 +91,7 @@ def answer(hub: HubStore, announce: Announce, now: float) -> ClassAnswer:
     answer = class_answer(record, "flowing", agrees, batch, certain=certain, fallback=fallback)
     synced = min(hub.synced, stretch.whole_to)
     newest = hub.proposals.synced(announce.domain, CLS, record.epoch, answer.checkpoint, synced)
-    answer = bounded(answer, record.held, newest, synced, heeds=announce.heeds_sync and whole)
+    answer = bounded(answer, record.held, newest, synced, whole=whole)
     _put(hub, agreeing(record, checkpoint, agrees, answer))
     return answer
 

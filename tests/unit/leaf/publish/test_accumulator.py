@@ -58,7 +58,7 @@ def test_a_draft_is_sealed_when_it_holds_as_many_requests_as_a_header_may_name()
     sealed = [
         draft
         for number in range(MAX_REQUESTS)
-        for draft in one.add(KEY, entry(request=Request(str(number), 0)), 0)
+        for draft in one.add(KEY, entry(request=Request(str(number), b"0" * 16, "0" * 16)), 0)
     ]
     assert [draft.requests for draft in sealed] == [MAX_REQUESTS]
 

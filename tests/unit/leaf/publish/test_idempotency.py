@@ -17,7 +17,7 @@ from agent.leaf.publish.settlement import Settlement
 CLS = "normal"
 SCOPE = request_scope("http")
 TWINS = (b"37062098697", b"70036722576")
-"""Two bodies of the same CRC-32."""
+"""Two bodies."""
 
 
 def of(key: str, body: bytes = b"1", scope: str = SCOPE, *about: str) -> Request:
@@ -167,8 +167,7 @@ async def test_parts_are_enough_for_other_classes_only_where_all_of_them_are_sto
     assert again.result() is None
 
 
-def test_two_bodies_of_one_crc_and_one_body_said_of_two_things_are_told_apart() -> None:
-    assert ONE.crc == OTHER_BODY.crc
+def test_two_bodies_and_one_body_said_of_two_things_are_told_apart() -> None:
     digests = {
         of("key", body, SCOPE, *about).digest
         for body in TWINS
@@ -191,19 +190,6 @@ async def test_two_scopes_count_their_keys_apart() -> None:
 def test_scopes_of_other_parts_are_others() -> None:
     parts = [("a",), ("b",), ("a", ""), ("a", "b"), ("ab",), ("", "ab"), ("a", "b", "")]
     assert len({request_scope(*one) for one in parts}) == len(parts)
-
-
-@pytest.mark.parametrize("scope", [SCOPE, request_scope("socket", "10.0.0.7")])
-async def test_what_an_agent_without_scopes_stored_is_known_by_its_key_and_crc(scope: str) -> None:
-    log = RequestLog()
-    log.store(CLS, Request("key", ONE.crc), 0)
-    log.doubt(CLS)
-    again = of("key", TWINS[0], scope)
-    assert log.claim(CLS, again, fate(), 1) is not None
-    assert log.is_doubtful(CLS, again)
-    with pytest.raises(RefusedError):
-        log.claim(CLS, of("key", b"3", scope), fate(), 1)
-    assert log.claim(CLS, of("key", b"3", scope), fate(), KNOWN_SECONDS) is None
 
 
 SECOND = 10**9

@@ -17,7 +17,7 @@ A = make_request("a:b", request_scope("http"), b"1")
 A_KEY = ("normal", f"{A.scope}:a:b")
 
 
-BROKEN = b'{"version":3,"known":{"normal":{"x:a":["zz",9e9]}}}'
+BROKEN = b'{"version":1,"known":{"normal":{"x:a":["zz",9e9]}},"saved":1,"clock":""}'
 
 
 def log_of(*requests: Request) -> RequestLog:
@@ -36,21 +36,19 @@ def at(monotonic: float, *, wall: float = 0.0, boot: str = "boot-1", synchronise
 
 def test_keys_come_back_with_their_age(tmp_path: Path) -> None:
     path = tmp_path / "requests.json"
-    unscoped, part = Request("old", 7), replace(A, key="part", part=request_part(["normal", "critical"]))
-    save_keys(path, log_of(A, unscoped, part).known(60.0), at(1_000))
+    part = replace(A, key="part", part=request_part(["normal", "critical"]))
+    save_keys(path, log_of(A, part).known(60.0), at(1_000))
     found = load_keys(path, at(1_010))
     assert [(cls, one.key, one.scope, one.digest) for cls, one, _ in found] == [
         ("normal", "a:b", A.scope, A.digest),
-        ("normal", "old", "", b""),
         ("normal", "part", A.scope, A.digest),
     ]
-    assert found[1][1] == unscoped
-    assert found[2][1].part == part.part
-    assert [age for *_, age in found] == pytest.approx([70.0, 70.0, 70.0])
+    assert found[1][1].part == part.part
+    assert [age for *_, age in found] == pytest.approx([70.0, 70.0])
     again = RequestLog()
     for cls, one, _ in found:
         again.store(cls, one, 0.0)
-    assert again.known(0.0) == log_of(A, unscoped, part).known(0.0)
+    assert again.known(0.0) == log_of(A, part).known(0.0)
 
 
 def test_a_key_that_has_had_its_time_does_not_come_back(tmp_path: Path) -> None:
@@ -60,7 +58,8 @@ def test_a_key_that_has_had_its_time_does_not_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff", b'{"version":1,"requests":{}}', b'{"version":1}', BROKEN]
+    "content",
+    [b"", b"{", b"\xff", b'{"version":2,"known":{},"saved":1,"clock":""}', b'{"version":1}', BROKEN],
 )
 def test_a_file_that_cannot_be_used_counts_as_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "requests.json"
@@ -91,14 +90,6 @@ def test_after_a_boot_under_a_doubtful_clock_a_key_is_known_for_as_long_as_the_m
     assert load_keys(path, at(501, wall=3_600.0, boot="boot-2")) == []
 
 
-def test_a_file_of_an_agent_that_knew_no_scopes_and_went_by_the_wall_clock_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "requests.json"
-    path.write_text('{"version":2,"requests":{"normal":{"a":[7,1000500.0]}}}')
-    [(_, request, age)] = load_keys(path, at(0))
-    assert request == Request("a", 7)
-    assert age == pytest.approx(100.0)
-
-
 def test_keys_that_are_added_come_back_with_their_own_age(tmp_path: Path) -> None:
     path, known = tmp_path / "requests.log", log_of(A)
     save_keys(path, known.fresh(0.0), at(1_000))
@@ -108,13 +99,13 @@ def test_keys_that_are_added_come_back_with_their_own_age(tmp_path: Path) -> Non
     append_keys(path, known.fresh(30.0), at(1_030))
     found = load_keys(path, at(1_040))
     assert [one for _, one, _ in found] == [
-        Request(A.key, 0, A.digest, A.scope),
-        Request("later", 0, later.digest, A.scope),
+        Request(A.key, A.digest, A.scope),
+        Request("later", later.digest, A.scope),
     ]
     assert [age for *_, age in found] == pytest.approx([40.0, 10.0])
 
 
-@pytest.mark.parametrize(("end", "said"), [(b'{"version":3,"kno', False), (b'{"version":3,"kno\n', True)])
+@pytest.mark.parametrize(("end", "said"), [(b'{"version":1,"kno', False), (b'{"version":1,"kno\n', True)])
 def test_only_what_was_added_last_may_be_cut_off(
     tmp_path: Path, end: bytes, said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
