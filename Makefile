@@ -1,5 +1,5 @@
 # `make demo` and `make test` do all of their own set-up.
-.PHONY: help demo test lint types models properties fuzz faults bench bench-report dist wheel deb image release reference dashboards
+.PHONY: help demo test lint types models properties fuzz faults bench bench-report dist wheel deb image release reference
 # `docs` is a folder, too.
 .PHONY: docs soak test-wheel test-package test-deploy test-browser test-connect test-delta test-lakes test-spark-next test-security security-table sizing-table recording
 .PHONY: faults-page findings clean
@@ -33,7 +33,6 @@ help:
 	@echo "make image   the container image of the agent, in dist/ (root; mmdebstrap, buildah)"
 	@echo "make release every file of a release, with checksums, in dist/; IMAGES=1 with the container images"
 	@echo "make reference  docs/configuration.md, from the types of the configuration"
-	@echo "make dashboards  the Grafana dashboards, from their description in deploy/dashboards/"
 	@echo "make test-security  every subject and endpoint with every key, and planted secrets in no output"
 	@echo "make test-wheel    the wheel in an empty environment: the first hour and the demonstration (six to nine minutes)"
 	@echo "make test-package  the Debian package in a clean Debian, under systemd (root; a few minutes)"
@@ -128,9 +127,6 @@ release: .venv/ready
 
 reference: .venv/ready
 	@$(BIN)/python -m deploy.reference
-
-dashboards: .venv/ready
-	@$(BIN)/python -m deploy.dashboards
 
 # What surprised in nats-server and other software: each script installs its packages itself, and fails once they change.
 findings:

@@ -14,9 +14,8 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from agent.base.metrics import Metrics
 from agent.hub.registrar.metrics import LeafCollector
-from deploy.dashboards.__main__ import DASHBOARDS
-from deploy.dashboards.model import Dashboard
 from hub_jobs.metrics import JobMetrics
+from tests.harness.dashboards import DASHBOARDS, Dashboard, expressions, panels
 from tests.unit.hub.registrar.test_metrics import class_state, look, record
 
 ROOT = Path(__file__).parents[2]
@@ -158,20 +157,18 @@ def test_it_reads_every_query_of_our_dashboards(promtool: str, board: Dashboard,
         path.write_text(json.dumps({"groups": [{"name": "queries", "rules": named}]}))
         return says(promtool, "check", "rules", str(path))
 
-    asked = [query.expression for panel in board.panels() for query in panel.queries]
     # Grafana puts these in; the other variables stand within quotes.
-    given = [one.replace("$__rate_interval", "2m").replace("$__range", "6h") for one in asked]
+    given = [one.replace("$__rate_interval", "2m").replace("$__range", "6h") for one in expressions(board)]
     assert rules(given) == ""
     assert "parse error" in rules([*given, "sum by petiole_linked"])
 
 
 def test_queries_of_the_dashboards_answer_what_their_panels_say(promtool: str, tmp_path: Path) -> None:
     def query(board: str, title: str) -> str:
-        panels = [panel for panel in DASHBOARDS[board].panels() if panel.title == title]
+        found: list[str] = [p["targets"][0]["expr"] for p in panels(DASHBOARDS[board]) if p["title"] == title]
         return (
-            panels[0]
-            .queries[0]
-            .expression.replace("$__range", "30m")
+            found[0]
+            .replace("$__range", "30m")
             .replace("$domain", ".*")
             .replace('=~"$instance"', '=~".*"')
             .replace("$instance", "edge-1")

@@ -4,7 +4,6 @@ metric and no other."""
 from __future__ import annotations
 
 import ast
-import json
 import re
 from itertools import combinations
 from pathlib import Path
@@ -15,9 +14,8 @@ from prometheus_client.metrics import MetricWrapperBase
 from agent.base.metrics import Metrics
 from agent.contract import AUDIT_FIGURES
 from agent.hub.registrar.metrics import LEAF_METRICS
-from deploy.dashboards.__main__ import DASHBOARDS
-from deploy.dashboards.model import Dashboard, Kind, text
 from hub_jobs.metrics import JobMetrics
+from tests.harness.dashboards import DASHBOARDS, Dashboard, expressions, panels, variables
 
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"\| `(?P<name>petiole_\w+)` \| (?P<kind>\w+) \| (?P<labels>[^|]+) \| [^|]+ \| [^|]+ \|")
@@ -84,23 +82,19 @@ NAME = re.compile(r"\bpetiole_\w+")
 each_dashboard = pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS.keys())
 
 
-def queries(board: Dashboard) -> list[str]:
-    asked = [query.expression for panel in board.panels() for query in panel.queries]
-    return [*asked, *(one.values for one in board.variables)]
-
-
 def metrics(texts: list[str]) -> set[str]:
     """What they name, the parts of a histogram as the histogram."""
     return {re.sub(r"_(bucket|sum|count)$", "", name) for one in texts for name in NAME.findall(one)}
 
 
-def test_the_committed_dashboards_are_those_that_are_described() -> None:
-    committed = {path.name: path.read_text() for path in (ROOT / "deploy" / "grafana").glob("*.json")}
-    assert committed == {name: text(board) for name, board in DASHBOARDS.items()}, "run make dashboards"
-
-
 def test_every_metric_stands_in_a_dashboard_or_an_alert_and_none_that_there_is_not() -> None:
-    shown = metrics([query for board in DASHBOARDS.values() for query in queries(board)])
+    shown = metrics(
+        [
+            text
+            for board in DASHBOARDS.values()
+            for text in (*expressions(board), *(one["definition"] for one in variables(board)))
+        ]
+    )
     rules = (ROOT / "deploy" / "prometheus").glob("*.rules.yml")
     assert shown | metrics([path.read_text() for path in rules]) == documented().keys()
 
@@ -110,14 +104,14 @@ def test_a_query_asks_only_for_labels_that_its_metrics_have(board: Dashboard) ->
     known = documented()
     # What Prometheus and its configuration add, and the borders of a histogram.
     ours = {"instance", "domain", "le"}
-    for panel in board.panels():
-        for query in panel.queries:
-            named = metrics([query.expression])
+    for panel in panels(board):
+        for target in panel["targets"]:
+            named = metrics([target["expr"]])
             has = ours.union(*(re.findall(r"`(\w+)`", known[name][1]) for name in named))
-            by = re.findall(r"\b(?:by|on) \(([^)]*)\)", query.expression)
+            by = re.findall(r"\b(?:by|on) \(([^)]*)\)", target["expr"])
             asked = {label for labels in by for label in labels.split(", ")}
-            asked |= set(re.findall(r"\{\{(\w+)\}\}", query.name))
-            assert asked <= has or not named, (board.title, panel.title)
+            asked |= set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert asked <= has or not named, (board["title"], panel["title"])
 
 
 @each_dashboard
@@ -126,18 +120,17 @@ def test_no_panel_lies_on_another_one_or_outside(board: Dashboard) -> None:
         across, down = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
         return {(x, y) for x in across for y in down}
 
-    panels = json.loads(text(board))["panels"]
-    places = [cells(panel["gridPos"]) for panel in panels]
+    places = [cells(panel["gridPos"]) for panel in board["panels"]]
     assert all(not one & other for one, other in combinations(places, 2))
     assert max(x for place in places for x, _ in place) < 24
-    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["id"] for panel in board["panels"]}) == len(places)
 
 
 @each_dashboard
 def test_a_query_of_one_agent_names_it_and_one_of_all_keeps_to_the_chosen_ones(board: Dashboard) -> None:
-    several = any(one.name == "instance" and one.every for one in board.variables)
+    several = any(one["name"] == "instance" and one["multi"] for one in variables(board))
     chosen = 'instance=~"$instance"' if several else 'instance="$instance"'
-    for query in (query.expression for panel in board.panels() for query in panel.queries):
+    for query in expressions(board):
         hubs = ("petiole_fleet_leaves", "petiole_hub_leading") if several else ()
         asked = [name for name in NAME.findall(query) if name not in hubs]
         assert query.count(chosen) == len(asked), query
@@ -145,8 +138,11 @@ def test_a_query_of_one_agent_names_it_and_one_of_all_keeps_to_the_chosen_ones(b
 
 @each_dashboard
 def test_a_table_has_a_name_for_each_of_its_columns(board: Dashboard) -> None:
-    for panel in (one for one in board.panels() if one.kind is Kind.TABLE):
-        names = [query.name for query in panel.queries]
-        assert all(names)
+    for panel in (one for one in panels(board) if one["type"] == "table"):
+        names = [target["legendFormat"] for target in panel["targets"]]
+        assert "__auto" not in names
         assert len(set(names)) == len(names)
-        assert panel.columns
+        chosen, order = panel["transformations"][1:]
+        assert list(order["options"]["renameByName"].values()) == names
+        assert list(order["options"]["indexByName"]) == chosen["options"]["include"]["names"]
+        assert len(chosen["options"]["include"]["names"]) > len(names), "no label has a column"
