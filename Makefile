@@ -1,7 +1,7 @@
 # `make demo` and `make test` do all of their own set-up.
 .PHONY: help demo test lint types models properties fuzz faults bench bench-report dist wheel deb image release reference
 # `docs` is a folder, too.
-.PHONY: docs soak test-wheel test-package test-deploy test-browser test-connect test-delta test-lakes test-spark-next test-security security-table sizing-table recording
+.PHONY: docs soak test-wheel test-package test-deploy test-browser test-connect test-delta test-lakes test-spark-next test-security security-table recording
 .PHONY: faults-page findings clean
 
 BIN := .venv/bin
@@ -139,10 +139,6 @@ test-security: .venv/ready
 # After a wanted change of what somebody may do: read what `git diff` shows.
 security-table: .venv/ready
 	@PETIOLE_WRITE=1 $(BIN)/python -m pytest --quiet tests/security/test_subjects.py -k nothing_gets_through
-
-# After a benchmark whose figures `petiole sizing` reckons with: write them into docs/capacity.md.
-sizing-table: .venv/ready
-	@PETIOLE_WRITE=1 $(BIN)/python -m pytest --quiet tests/docs/test_sizing_document.py -k shows_them
 
 test-wheel: .venv/wheel
 	@$(BIN)/python -m pytest --timeout 1800 tests/package/test_wheel.py

@@ -1,5 +1,5 @@
 """What a batch costs, by how many readings it holds: bytes of the leaf's stream, of the link, of the hub's
-aggregate, and of the tables `bronze` and `readings`. `petiole sizing` reckons with these.
+aggregate, and of the tables `bronze` and `readings`. docs/capacity.md reckons with these.
 
 The readings are those of `bench.lake`: 500 series of 50 devices, three tags, a value between 0 and 100 of
 three digits behind the point that is drawn at random, which compresses worse than what most machines measure;

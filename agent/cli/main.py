@@ -32,7 +32,6 @@ _COMMANDS: Final = {
     "demo": "agent.cli.demo:command",
     "server": "agent.cli.server:app",
     "new": "agent.cli.new:app",
-    "sizing": "agent.cli.sizing:command",
     "fleet": "agent.cli.fleet:app",
     "lake": "agent.cli.lake:app",
     "user": "agent.cli.user:app",
