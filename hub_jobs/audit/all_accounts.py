@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from agent.contract.ranges import intersection, union
 from hub_jobs.audit import accounts, ledgers
-from hub_jobs.audit.accounts import Account, Arrived, RunClaims, with_announced
+from hub_jobs.audit.account import NOTHING, Account, Arrived, RunClaims
+from hub_jobs.audit.accounts import with_announced
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.ledgers import LedgerClaims, Run
@@ -85,9 +86,7 @@ def placed(
     """
     numbers, gone = held.here.ranges(batch_space(*key)), held.gone.ranges(batch_space(*key))
     came = intersection(claims.discarded, numbers)
-    kept_rows, invented = (
-        strays.of(union(claims.stored, gone)) if strays is not None else (accounts.NOTHING, accounts.NOTHING)
-    )
+    kept_rows, invented = strays.of(union(claims.stored, gone)) if strays is not None else (NOTHING, NOTHING)
     return replace(
         arrived,
         batches=numbers,

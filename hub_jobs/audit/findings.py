@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from agent.contract import LATE
 from agent.contract.ranges import Range, intersection, text, union, without
-
-if TYPE_CHECKING:
-    from hub_jobs.audit.accounts import Account, Arrived, RunClaims, Unbacked
+from hub_jobs.audit.account import Account, Arrived, RunClaims, Unbacked
 
 
 def unbacked(name: str, arrived: Arrived) -> Iterator[str]:

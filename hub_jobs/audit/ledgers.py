@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from agent.contract import ContractError, Doubt, Ledger, Previous, Readings, parse_ledger
 from agent.contract.ranges import union
-from hub_jobs.audit.accounts import RunClaims
+from hub_jobs.audit.account import RunClaims
 from hub_jobs.times import micros
 
 EvictedRange = tuple[int, int, int, str]

@@ -17,7 +17,7 @@ from agent.contract import (
     leaf_stream,
 )
 from agent.contract.ranges import size
-from hub_jobs.audit.accounts import Account
+from hub_jobs.audit.account import Account
 from hub_jobs.audit.report import AuditReport
 from hub_jobs.audit.rows.hours import Hour, merged_hours
 from hub_jobs.source.protocol import WireError

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from agent.contract.checks import fields_as_row
-from hub_jobs.audit.accounts import Account
+from hub_jobs.audit.account import Account
 from hub_jobs.audit.gap_reasons import Gap
 from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.rows.hours import Hour

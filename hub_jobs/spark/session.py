@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from hub_jobs.spark.class_archive import java_options
 from hub_jobs.spark.connect_tasks import REMOTE, connected, run_by_plan
 from hub_jobs.spark.java import check_java
+from hub_jobs.spark.java_options import java_options
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext

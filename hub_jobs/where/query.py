@@ -12,7 +12,7 @@ import pyarrow as pa
 from agent.contract import WaitingMessage
 from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit import accounts
-from hub_jobs.audit.accounts import Account, Arrived
+from hub_jobs.audit.account import Account, Arrived
 from hub_jobs.audit.all_accounts import placed
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import LedgerClaims, LedgerRecords, LostStores, Run

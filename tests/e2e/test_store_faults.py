@@ -12,7 +12,8 @@ import pytest
 
 from agent.contract import Exit
 from hub_jobs.audit import report
-from hub_jobs.audit.accounts import Arrived, of_direct
+from hub_jobs.audit.account import Arrived
+from hub_jobs.audit.accounts import of_direct
 from hub_jobs.maintain import run as maintain
 from hub_jobs.tables import delta, seen, stream_history
 from hub_jobs.tables.delta import ConflictError, TableError, ensure_table, open_table

@@ -35,12 +35,12 @@ from agent.leaf.inputs.formats.ndjson import (
     decode_array_slices,
     decode_slices,
 )
+from agent.leaf.inputs.http.bodies import UnpackedTooLargeError, allowance, unpack_parts
 from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport
 from agent.leaf.inputs.http.otlp.logs import LogsExport
 from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
-from agent.leaf.inputs.http.request import UnpackedTooLargeError, allowance, unpack_parts
 from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder
 from agent.leaf.inputs.nats.input import lines_of
 from agent.leaf.inputs.prometheus.exposition import Device, ExpositionError, SampleMapping

@@ -24,11 +24,11 @@ from agent.leaf.inputs.formats.ndjson import (
     decode_ndjson,
     join_decoded,
 )
+from agent.leaf.inputs.http.bodies import unpack
 from agent.leaf.inputs.http.otlp import logs, parse
 from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport
 from agent.leaf.inputs.http.otlp.source import Sources
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
-from agent.leaf.inputs.http.request import unpack
 from agent.leaf.inputs.mqtt import TopicTemplate
 from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder
 from agent.leaf.inputs.nats import SubjectTemplate

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from agent.contract.ranges import Range, text, union, without
-from hub_jobs.audit.accounts import Unbacked
+from hub_jobs.audit.account import Unbacked
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import lookups, reconcile

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hub_jobs.audit.accounts import Arrived
+from hub_jobs.audit.account import Arrived
 from hub_jobs.audit.bronze_contents import BronzeContents
 from hub_jobs.audit.ledgers import LedgerClaims, Run
 from hub_jobs.audit.rows import lookups, reconcile, scan

@@ -16,7 +16,8 @@ from agent.contract import Ledger, Previous, StreamState
 from agent.contract.ranges import union
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.batch import TAKEN
-from hub_jobs.audit.accounts import Account, Arrived, RunClaims, of_run
+from hub_jobs.audit.account import Account, Arrived, RunClaims
+from hub_jobs.audit.accounts import of_run
 from hub_jobs.audit.ledgers import LedgerRecords
 from tests.harness.examples import machine
 

@@ -11,14 +11,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from agent.base.http.framing import END, ChunkedBody, HeadReader, HttpRequest, NotHttpError
 from agent.base.http.response import Response
 from agent.base.wait import SPAN
 from agent.leaf.inputs.http import responses
+from agent.leaf.inputs.http.bodies import Hold
 from agent.leaf.inputs.http.responses import HttpError
-from agent.leaf.inputs.http.routes import AdmittedRequest, Service
+from agent.leaf.inputs.http.route import AdmittedRequest
 
 IDLE: Final = 75.0
 """Seconds an idle connection is kept; senders that post once a minute keep theirs."""
@@ -36,6 +37,39 @@ class _Phase(Enum):
     """A request is under way."""
     CLOSING = auto()
     """The last answer is sent; what still comes is thrown away."""
+
+
+Reply = Callable[[Response, bool], None]
+"""Sends the answer to the request under way; with True the connection closes: what follows is not read."""
+
+
+class Service(Protocol):
+    """What requests are for."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the input stops."""
+
+    def hold(self) -> Hold:
+        """What counts the bytes of a connection's bodies."""
+
+    def known(self, head: bytes) -> AdmittedRequest | None:
+        """The request of a head that was admitted before, None where it has to be read."""
+
+    def admit(self, request: HttpRequest, head: bytes) -> AdmittedRequest | Response:
+        """Let a request in, whose body may then come, or answer it. Raises `HttpError`."""
+
+    def begin(self) -> None:
+        """The body of an admitted request comes; `end` follows."""
+
+    def take(self, admitted: AdmittedRequest, body: bytes, hold: Hold, reply: Reply) -> None:
+        """Take in the body of an admitted request; `reply` is called once, now or later."""
+
+    def end(self) -> None:
+        """An admitted request is answered, or its body does not come."""
+
+    def refusal(self, error: HttpError, request: HttpRequest | None) -> Response:
+        """Count an error; the answer that says it."""
 
 
 class HttpConnection(asyncio.Protocol):

@@ -16,16 +16,9 @@ from agent.base.logs import Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import after_first_wait
 from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.inputs.http.request import (
-    KEY,
-    Bodies,
-    Guard,
-    Hold,
-    body_key,
-    check_method,
-    read_head,
-    unpacked,
-)
+from agent.leaf.inputs.http.bodies import Bodies, Hold, unpacked
+from agent.leaf.inputs.http.connection import Reply
+from agent.leaf.inputs.http.request import KEY, Guard, body_key, check_method
 from agent.leaf.inputs.http.responses import (
     ACCEPTED,
     STORED,
@@ -34,15 +27,8 @@ from agent.leaf.inputs.http.responses import (
     of_outcome,
     stopped,
 )
-from agent.leaf.inputs.http.routes import (
-    QUERY_PATH,
-    AdmittedRequest,
-    DecodedBody,
-    Reply,
-    Routes,
-    RouteSettings,
-    not_found,
-)
+from agent.leaf.inputs.http.route import AdmittedRequest, DecodedBody, RouteSettings, read_head
+from agent.leaf.inputs.http.routes import QUERY_PATH, Routes, not_found
 from agent.leaf.intake import Chunk, Intake, QuickIntake
 
 OPEN_PATHS: Final = ("/ping", "/health", "/ready")

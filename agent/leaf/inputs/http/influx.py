@@ -18,9 +18,10 @@ from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.line_cache import PRECISIONS, LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
-from agent.leaf.inputs.http.request import Body, Hold, RequestHead
+from agent.leaf.inputs.http.bodies import Body, Hold
+from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import NOTHING, STORED, HttpError, at_fault
-from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
+from agent.leaf.inputs.http.route import DecodedBody, Route, RouteSettings
 
 _V1_WRITE: Final = "/write"
 _PING, _READY = "/ping", "/ready"

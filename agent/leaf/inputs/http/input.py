@@ -45,11 +45,10 @@ from agent.base.listen_sockets import PortServer, cannot_listen
 from agent.base.wait import event_within, loop_time
 from agent.config import ConfigError, listen_address
 from agent.leaf.inputs.http import HttpOptions
-from agent.leaf.inputs.http.connection import HttpConnection
+from agent.leaf.inputs.http.connection import HttpConnection, Service
 from agent.leaf.inputs.http.handler import Handler
 from agent.leaf.inputs.http.request import Guard
 from agent.leaf.inputs.http.responses import HttpError, refused
-from agent.leaf.inputs.http.routes import Service
 from agent.leaf.inputs.shared.access import AccessInput
 from agent.leaf.intake import Intake, RefusalReason, RefusedError
 

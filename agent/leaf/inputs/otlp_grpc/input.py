@@ -54,7 +54,7 @@ class OtlpGrpcInput(AccessInput[OtlpGrpcOptions]):
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs by itself has another form than ours
         import grpc.aio
 
-        from agent.leaf.inputs.http.request import Bodies
+        from agent.leaf.inputs.http.bodies import Bodies
         from agent.leaf.inputs.otlp_grpc.service import ROUTES, ExportService
 
         token, bodies = self._token(), Bodies(self._options.buffer)

@@ -17,10 +17,11 @@ from google.rpc.status_pb2 import Status
 from agent import contract
 from agent.base.http.access import shows
 from agent.base.metrics import Metrics
+from agent.leaf.inputs.http.bodies import Bodies, Body, Hold, allowance
 from agent.leaf.inputs.http.otlp import DecodedExport, OtlpLogsRoute, OtlpRoute
-from agent.leaf.inputs.http.request import Bodies, Body, Hold, RequestHead, allowance, body_key
+from agent.leaf.inputs.http.request import RequestHead, body_key
 from agent.leaf.inputs.http.responses import STORED, HttpError, at_fault, failed, of_outcome
-from agent.leaf.inputs.http.routes import RouteSettings
+from agent.leaf.inputs.http.route import RouteSettings
 from agent.leaf.inputs.otlp_grpc import OtlpGrpcOptions
 from agent.leaf.intake import Chunk, Intake
 

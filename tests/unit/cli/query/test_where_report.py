@@ -13,7 +13,7 @@ from agent.cli.query.streams import AggregatePosition, HubBacklog
 from agent.cli.query.where_reasons import DomainObservation, LeafReport, report
 from agent.cli.query.where_report import STAGES, WhereReport
 from agent.contract import Exit, WaitingMessage
-from hub_jobs.audit.accounts import Account
+from hub_jobs.audit.account import Account
 from hub_jobs.where import DeviceCounts, DomainFindings, Sums
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)

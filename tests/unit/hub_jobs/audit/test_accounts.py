@@ -8,7 +8,8 @@ import pytest
 
 from agent.contract import Ledger, Previous, Readings, StreamState
 from agent.contract.ranges import Range
-from hub_jobs.audit.accounts import Account, Arrived, RunClaims, of_direct, of_run
+from hub_jobs.audit.account import Account, Arrived, RunClaims
+from hub_jobs.audit.accounts import of_direct, of_run
 from hub_jobs.audit.ledgers import merged
 from tests.unit.hub_jobs.rows import OTHER_RUN, RUN
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from agent.contract import Exit, Ledger, Previous, Readings, StreamState
 from bench import lake as lakes
 from hub_jobs.audit import all_accounts
-from hub_jobs.audit.accounts import Account
+from hub_jobs.audit.account import Account
 from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.ledgers import LedgerClaims, LostStores
 from hub_jobs.maintain import run as maintain

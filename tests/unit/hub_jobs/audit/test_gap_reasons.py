@@ -144,20 +144,6 @@ def test_a_gap_keeps_its_reason_when_the_log_of_the_table_has_forgotten_it(tmp_p
     }
 
 
-def test_what_an_earlier_release_noted_of_gaps_outlives_the_log_after_the_next_ingest(tmp_path: Path) -> None:
-    _lake(tmp_path, hub=[1, 3, 5, 6], source=[1, 3, 5, 6])
-    history = StreamHistory("TELEMETRY_0", MADE)
-    for gone, why in ((2, GapReason.EXPIRED), (4, GapReason.LIMIT)):
-        notes = gap_notes.notes_of(history.history, [(gone, gone)], why)
-        ensure_table(tmp_path, "bronze").commit([], {history.ingested: 6}, notes)
-    told = gaps(tmp_path)
-    _pass(tmp_path, [], 6, GapReason.UNKNOWN)
-    _forget_log(tmp_path)
-
-    assert sorted(gaps(tmp_path)) == sorted(told)
-    assert {why for kind, _, why, _ in told if kind == "hub"} == {GapReason.EXPIRED, GapReason.LIMIT}
-
-
 def test_a_message_that_the_hub_held_twice_stood_where_it_came_first(tmp_path: Path) -> None:
     _lake(tmp_path, hub=[1, 4, 6], source=[1, 4, 1], note=GapReason.EXPIRED)
 

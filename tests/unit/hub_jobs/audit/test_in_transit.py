@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agent.contract import ClassState, FleetRecord, Previous, Readings
-from hub_jobs.audit.accounts import Account, with_announced
+from hub_jobs.audit.account import Account
+from hub_jobs.audit.accounts import with_announced
 from hub_jobs.audit.in_transit import InTransit, in_transit_of
 from hub_jobs.tables.spaces import SeenNumbers, source_space
 from tests.unit.hub_jobs.rows import RUN

@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.contract import AuditedHour, AuditedLeaf
-from hub_jobs.audit.accounts import Account
+from hub_jobs.audit.account import Account
 from hub_jobs.audit.gap_reasons import Gap
 from hub_jobs.audit.outcome import head_of, leaves_of
 from hub_jobs.audit.report import AuditReport

@@ -15,12 +15,11 @@ from hub_jobs.maintain import expire
 from hub_jobs.maintain import run as maintain
 from hub_jobs.maintain.run import MaintainOptions
 from hub_jobs.rollup import run as rollup
-from hub_jobs.tables import table_checks
 from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.compaction import FEW, compacted
-from hub_jobs.tables.delta import TableError, ensure_table, open_table
+from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.scan import files
-from hub_jobs.tables.schemas import VERSION, digest
+from hub_jobs.tables.schemas import digest
 from hub_jobs.times import micros
 from hub_jobs.where import ScanPart, Waiting, look, open_lake
 from tests.spark.lakes import DRIVER, add_bronze, audited, contents, killed
@@ -300,22 +299,6 @@ run(MaintainOptions(Path({str(lake)!r}), None, 7.0, False, {AGES}))
     keep(lake)
     assert batches(lake) == {5, 6}
     assert audited(lake)[0] is Exit.WELL
-
-
-def test_an_older_program_reads_no_table_from_which_rows_are_deleted(
-    lake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    DeltaTable(str(lake / "readings")).alter.set_table_properties(
-        {"petiole.version": str(VERSION - 1)}, raise_if_not_exists=False
-    )
-    with monkeypatch.context() as older:
-        older.setattr(table_checks, "VERSION", VERSION - 1)
-        assert open_table(lake, "readings") is not None
-    keep(lake)
-
-    monkeypatch.setattr(table_checks, "VERSION", VERSION - 1)
-    with pytest.raises(TableError, match="use the newer program"):
-        open_table(lake, "readings")
 
 
 def test_what_is_deleted_stays_explained_when_less_is_to_be_deleted_later(tmp_path: Path) -> None:

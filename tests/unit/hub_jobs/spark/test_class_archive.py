@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hub_jobs.spark import class_archive
-from hub_jobs.spark.class_archive import archive, java_options, make
+from hub_jobs.spark.class_archive import make
+from hub_jobs.spark.java_options import archive, java_options
 
 
 @pytest.fixture(autouse=True)

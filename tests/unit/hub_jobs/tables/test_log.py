@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from hub_jobs.tables import commits
 from hub_jobs.tables.delta import TableError, ensure_table
@@ -120,22 +119,6 @@ def test_the_log_forgets_what_is_older_than_a_week_and_the_offsets_stay(tmp_path
     assert len(left) < 2 * every, "what is before the checkpoint of the oldest that is kept goes"
     assert set(young) <= set(left)
     assert ensure_table(tmp_path, "seen").offset("nats:hub/OLD@1") == 77
-
-
-def test_a_table_of_an_earlier_release_learns_how_long_its_log_is_kept(tmp_path: Path) -> None:
-    ensure_table(tmp_path, "seen")
-    first = entries(tmp_path)[0]
-    text = first.read_text()
-    assert '"interval 7 days"' in text
-    first.write_text(
-        text.replace('"delta.logRetentionDuration":"interval 7 days",', "").replace(
-            ',"delta.logRetentionDuration":"interval 7 days"', ""
-        )
-    )
-    assert "delta.logRetentionDuration" not in DeltaTable(str(tmp_path / "seen")).metadata().configuration
-    ensure_table(tmp_path, "seen").commit([], {"nats:hub/A@1": 1})
-    assert len(entries(tmp_path)) == 3
-    assert ensure_table(tmp_path, "seen").delta.metadata().configuration["delta.logRetentionDuration"]
 
 
 def test_what_the_operator_has_said_of_the_log_stays(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from agent.base.http.framing import HttpRequest
 from agent.base.http.response import Response
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
+from agent.leaf.inputs.http.bodies import Body, Hold
 from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport, status_message
 from agent.leaf.inputs.http.otlp.logs import LogsExport
 from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.http.request import Body, Hold, RequestHead
+from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import HttpError, at_fault
-from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
+from agent.leaf.inputs.http.route import DecodedBody, Route, RouteSettings
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"

@@ -11,10 +11,11 @@ from agent.base.http.framing import HttpRequest
 from agent.base.http.response import Response
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
+from agent.leaf.inputs.http.bodies import Body, Hold
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
-from agent.leaf.inputs.http.request import Body, Hold, RequestHead
+from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import NOTHING, HttpError, at_fault
-from agent.leaf.inputs.http.routes import DecodedBody, Route, RouteSettings
+from agent.leaf.inputs.http.route import DecodedBody, Route, RouteSettings
 
 _PROTOBUF: Final = "application/x-protobuf"
 _MESSAGES: Final = ("prometheus.WriteRequest", "io.prometheus.write.v2.Request")

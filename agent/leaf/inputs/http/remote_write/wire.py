@@ -1,32 +1,16 @@
-"""A body of remote write as it is sent: a block of snappy, whose size is known before there is room for it,
-and in it protobuf (https://protobuf.dev/programming-guides/encoding/), read field by field: no object is made
-of what is passed over. No I/O. Only this module needs the extra `remote-write` (`cramjam`)."""
+"""The protobuf of remote write (https://protobuf.dev/programming-guides/encoding/), read field by field: no
+object is made of what is passed over. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from cramjam import DecompressionError, snappy
-
-from agent.leaf.inputs.http.request import UnpackedTooLargeError
-
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS: Final = {_FIXED64: 8, _FIXED32: 4}
 _LONGEST: Final = 10
 """Bytes of a number."""
 _WRAPS: Final = 1 << 64
-
-
-def unsnap(body: bytes, limit: int) -> bytes:
-    """The content of a block of snappy. Raises `UnpackedTooLargeError` above `limit` bytes, `ValueError` for
-    a body that is none."""
-    try:
-        if snappy.decompress_raw_len(body) > limit:
-            raise UnpackedTooLargeError
-        return bytes(snappy.decompress_raw(body))
-    except DecompressionError as error:
-        raise ValueError(f"the body is not a block of snappy: {error}") from None
 
 
 class ProtobufError(ValueError):

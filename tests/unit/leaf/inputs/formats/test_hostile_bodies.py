@@ -20,21 +20,21 @@ from agent.leaf.inputs.formats.line_cache import LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import BadLinesError, decode_ndjson
 from agent.leaf.inputs.formats.reading_decoder import LARGE_LINE
-from agent.leaf.inputs.http.otlp import OtlpRoute
-from agent.leaf.inputs.http.otlp.parse import Export
-from agent.leaf.inputs.http.otlp.source import Sources
-from agent.leaf.inputs.http.request import (
+from agent.leaf.inputs.http.bodies import (
     Bodies,
     Body,
     Hold,
-    RequestHead,
     UnpackedTooLargeError,
     allowance,
     unpack,
     unpack_parts,
 )
+from agent.leaf.inputs.http.otlp import OtlpRoute
+from agent.leaf.inputs.http.otlp.parse import Export
+from agent.leaf.inputs.http.otlp.source import Sources
+from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import STORED
-from agent.leaf.inputs.http.routes import RouteSettings
+from agent.leaf.inputs.http.route import RouteSettings
 
 NOW = 1_790_000_000_000_000_000
 LIMIT = 4096

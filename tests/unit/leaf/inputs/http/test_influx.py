@@ -7,7 +7,7 @@ import pytest
 from agent.base.http.response import Response
 from agent.leaf.inputs.http.influx import InfluxRoute
 from agent.leaf.inputs.http.request import RequestHead
-from agent.leaf.inputs.http.routes import RouteSettings
+from agent.leaf.inputs.http.route import RouteSettings
 
 HEAD = RequestHead("/write", False, None, None, 1 << 20)
 DENSE = b"m,tag=" + b"x" * 500 + b" " + b",".join(b"f%d=1" % n for n in range(25))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from agent import contract
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
+from agent.leaf.inputs.http.bodies import UnpackedTooLargeError, unpack
 from agent.leaf.inputs.http.remote_write.parse import SeriesCache, WriteRequest
-from agent.leaf.inputs.http.remote_write.wire import ProtobufError, unsnap
-from agent.leaf.inputs.http.request import UnpackedTooLargeError
+from agent.leaf.inputs.http.remote_write.wire import ProtobufError
 from tests.harness.remote_write import STALE, Request, packed, request_1, request_2
 
 MS = 1_790_000_000_123
@@ -130,9 +130,9 @@ def test_more_symbols_than_a_request_may_have_are_refused() -> None:
 
 def test_the_size_of_a_block_is_looked_at_before_it_is_unpacked() -> None:
     with pytest.raises(UnpackedTooLargeError):
-        unsnap(b"\xff\xff\xff\xff\x0f", 2**20)  # says 4 GiB, and holds nothing
+        unpack(b"\xff\xff\xff\xff\x0f", "snappy", 2**20)  # says 4 GiB, and holds nothing
     with pytest.raises(ValueError, match="not a block of snappy"):
-        unsnap(b"\xff\x00", 2**20)
+        unpack(b"\xff\x00", "snappy", 2**20)
 
 
 def test_series_that_are_seen_again_are_remembered_within_bounds() -> None:
@@ -165,7 +165,7 @@ SERIES = st.lists(
 @given(SERIES)
 def test_every_sample_becomes_one_reading_of_its_value(write: Any, series: Any) -> None:
     named = [({**labels, "__name__": "m"}, samples) for labels, samples in series]
-    found = read(unsnap(packed(write(named)), 2**20))
+    found = read(unpack(packed(write(named)), "snappy", 2**20))
     wanted = [(labels, value, ms) for labels, samples in named for value, ms in samples]
     assert [row["value"] for row in rows(found)] == [value for _, value, _ in wanted]
     for line, (labels, _, ms) in zip(found.payload.splitlines(), wanted, strict=True):
