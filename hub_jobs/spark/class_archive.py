@@ -1,5 +1,5 @@
-"""`python -m hub_jobs.spark.class_archive`: makes the archive of `java_options` in a process of its own, which
-starts a session and works in it as a job does."""
+"""`python -m hub_jobs.spark.class_archive`: makes the archive of `java_options` in a process of its own, in
+which a session starts and works as in a job."""
 
 from __future__ import annotations
 
