@@ -20,7 +20,7 @@ import psutil
 from nats.aio.msg import Msg
 
 from agent.contract import H_COUNT, aggregate
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.jetstream import JetStream
 from bench.hub_stream import jetstream_server
 from bench.load import cpu_seconds
@@ -69,7 +69,7 @@ class Side:
     """One of them, running. `port` is where its load goes, `send` sends one numbered reading."""
 
     name: str
-    proxy: Proxy
+    proxy: LoopbackProxy
     port: int
     send: Send
     edge: Callable[[], list[psutil.Process]]
@@ -256,8 +256,8 @@ async def _tail(path: Path, seen: Seen) -> None:
             await asyncio.sleep(0 if len(whole) > 1_000 else _LOOK_SECONDS)
 
 
-async def _proxied(stack: AsyncExitStack, port: int) -> Proxy:
-    proxy = Proxy(port)
+async def _proxied(stack: AsyncExitStack, port: int) -> LoopbackProxy:
+    proxy = LoopbackProxy(port)
     await proxy.start()
     stack.push_async_callback(proxy.stop)
     return proxy

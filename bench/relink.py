@@ -26,7 +26,7 @@ from typing import Final
 from nats.aio.client import Client
 
 from agent.contract import DEFAULT_CLASS, aggregate, leaf_stream
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.jetstream import JetStream, JetStreamError
 from bench.link_processes import OURS, RAW
 from bench.relink_load import Load, over_http, over_nats, session
@@ -267,7 +267,7 @@ async def _cable(stack: AsyncExitStack) -> tuple[LinkProxy, str, str]:
         one = stack.enter_context(wire())
         return one, one.listen, "packets dropped in a network namespace"
     port = free_port()
-    proxy = Proxy(port)
+    proxy = LoopbackProxy(port)
     await proxy.start()
     stack.push_async_callback(proxy.stop)
     return proxy, f"127.0.0.1:{port}", "a TCP proxy that stalls; nothing is lost"

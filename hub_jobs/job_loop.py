@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from agent.contract import Exit
 from hub_jobs.metrics import DIRECTORY_VARIABLE, JobMetrics, ListenError, address
-from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
+from hub_jobs.source.protocol import Denied, SourceApiError, Unreachable, WireError
 from hub_jobs.spark.connect_tasks import lost_server
 from hub_jobs.spark.java import JavaError
 from hub_jobs.tables.delta import ConflictError, TableError
@@ -40,7 +40,7 @@ def ended(name: str, job: Callable[[], Exit], metrics: JobMetrics) -> Exit:
         return _failed(name, Exit.CONFLICT, error)
     except (Unreachable, Denied) as error:
         return _failed(name, Exit.UNREACHABLE, error)
-    except ApiError as error:
+    except SourceApiError as error:
         return _failed(name, Exit.UNREACHABLE if error.code >= 500 else Exit.FAILED, error)
     except (TableError, JavaError, WireError, OSError, pa.ArrowException) as error:
         return _failed(name, Exit.FAILED, error)

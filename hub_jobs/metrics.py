@@ -48,25 +48,27 @@ class ListenError(Exception):
     """The endpoint can't listen at its address; the text has the reason."""
 
 
-class Address(NamedTuple):
+class MetricsAddress(NamedTuple):
     """The listen address of the endpoint."""
 
     host: str
     port: int
 
 
-def address(text: str) -> Address:
+def address(text: str) -> MetricsAddress:
     """Parse `HOST:PORT`, `[::1]:PORT`, or a loopback port. Raises `ArgumentTypeError`."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 <= int(port) < 1 << 16):
         raise argparse.ArgumentTypeError(f"{text!r} is not an address; write 127.0.0.1:9465, or a port alone")
-    return Address(host.strip("[]") or _LOOPBACK, int(port))
+    return MetricsAddress(host.strip("[]") or _LOOPBACK, int(port))
 
 
 class JobMetrics:
     """The metrics of one job in this process. Skips costly ones when nothing exposes them (`shown`)."""
 
-    def __init__(self, name: str, directory: Path | None = None, listen: Address | None = None) -> None:
+    def __init__(
+        self, name: str, directory: Path | None = None, listen: MetricsAddress | None = None
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.name = name
         self.shown = directory is not None or listen is not None

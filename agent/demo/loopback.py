@@ -58,7 +58,7 @@ def _bound(sock: socket.socket, port: int) -> bool:
     return True
 
 
-class Proxy:
+class LoopbackProxy:
     """A TCP relay on the loopback whose link can be cut or stalled; while it is cut, new connections are
     closed at once."""
 

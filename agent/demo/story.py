@@ -19,7 +19,7 @@ from agent.base.wait import loop_time
 from agent.config.keys import ensure_key
 from agent.demo import plan
 from agent.demo.load import FILE_DEVICE, write_lines
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from agent.demo.plan import Member
 from agent.demo.processes import DemoError, Processes, program
 from agent.demo.proof import DemoReport, Domain, Jobs
@@ -45,7 +45,7 @@ class Story:
         self._hubs = plan.hub_machines(directory, hubs)
         self._hub = self._hubs[0].member
         self._leaves = {domain: plan.member(directory, domain) for domain in plan.LEAVES}
-        self._proxies = [Proxy(machine.leaf_port) for machine in self._hubs]
+        self._proxies = [LoopbackProxy(machine.leaf_port) for machine in self._hubs]
         self._relink: dict[str, float] = {}
         urls = [machine.member.nats_url for machine in self._hubs]
         self._at_hub = Observer(urls, self._hub.state / _JOBS_SEED, "jobs")

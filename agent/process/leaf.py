@@ -151,7 +151,6 @@ class LeafAgent:
             self._waits,
             self._ledger_publisher.last,
             self._states.announced,
-            events,
         )
         self._setup = StreamSetup(self.link, state, self._sender, self._ledger_publisher, self._waits)
         self._connection = ServerConnection(

@@ -14,7 +14,7 @@ from agent.contract import ContractError
 from agent.contract.checks import fields_as_row
 from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit.ledgers import Origin
-from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable
+from hub_jobs.source.protocol import Denied, SourceApiError, UnknownIdentity, Unreachable
 from hub_jobs.source.server import Server, unknown_key
 from hub_jobs.tables.hub_lake import known_lake, newest_record
 from hub_jobs.tables.spaces import SeenNumbers, source_space
@@ -22,7 +22,7 @@ from hub_jobs.tables.spaces import SeenNumbers, source_space
 if TYPE_CHECKING:
     from agent.contract import ClassState, FleetRecord, HubLake, Previous
     from hub_jobs.source.connection import Connection
-    from hub_jobs.source.streams import StreamInfo
+    from hub_jobs.source.streams import HubStream
 
 _NO_STREAM: Final = 404
 
@@ -33,7 +33,7 @@ class HubClient:
     queries.
     """
 
-    streams: dict[str, StreamInfo] = field(default_factory=dict)
+    streams: dict[str, HubStream] = field(default_factory=dict)
     leaves: dict[str, FleetRecord] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     lake: HubLake | None = None
@@ -114,7 +114,7 @@ def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ())
         for name in streams:
             try:
                 hub.streams[name] = stream_info(conn, name)
-            except ApiError as error:
+            except SourceApiError as error:
                 if error.code != _NO_STREAM:
                     raise
     asked = {domain for info in hub.streams.values() for domain in info.source_index.values()}

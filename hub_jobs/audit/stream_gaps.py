@@ -22,7 +22,7 @@ from hub_jobs.tables.spaces import SeenNumbers, hub_space, source_space
 from hub_jobs.tables.stream_history import StreamHistory
 
 if TYPE_CHECKING:
-    from hub_jobs.source.streams import StreamInfo
+    from hub_jobs.source.streams import HubStream
 
 _LOOKED_AT: Final = 1_000
 """Holes of a source examined one by one."""
@@ -34,7 +34,7 @@ def find_gaps(
     bronze: Table,
     held: BronzeContents,
     claims: LedgerClaims,
-    hub: Mapping[str, StreamInfo],
+    hub: Mapping[str, HubStream],
     unreadable: Sequence[Unreadable] = (),
 ) -> list[Gap]:
     """Return all gaps, the hub's first.
@@ -65,7 +65,7 @@ def _of_hub(
     bronze: Table,
     held: BronzeContents,
     ever: SeenNumbers,
-    hub: Mapping[str, StreamInfo],
+    hub: Mapping[str, HubStream],
     unreadable: Sequence[Unreadable],
 ) -> HubGaps:
     """Return hub sequences missing in bronze up to its offsets."""
@@ -118,7 +118,7 @@ def _reasons(
     lacking: Sequence[Range],
     noted: Sequence[tuple[Range, GapReason]],
     history: History,
-    now: StreamInfo | None,
+    now: HubStream | None,
 ) -> Iterator[tuple[Range, GapReason]]:
     """Split holes by the reason noted at ingest, else by the stream's limits now."""
     rest = list(lacking)

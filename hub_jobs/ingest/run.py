@@ -35,10 +35,10 @@ from hub_jobs.source.cluster import tasks_at_once
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.copies import first_held
 from hub_jobs.source.plan import Range, split
-from hub_jobs.source.protocol import ApiError, Denied, UnknownIdentity, Unreachable, WireError
+from hub_jobs.source.protocol import Denied, SourceApiError, UnknownIdentity, Unreachable, WireError
 from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.server import Server, add_server_options, server_of, unknown_key
-from hub_jobs.source.streams import StreamInfo, stream_info
+from hub_jobs.source.streams import HubStream, stream_info
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import gap_notes, stream_history
 from hub_jobs.tables.delta import Table, ensure_table
@@ -144,7 +144,7 @@ def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None =
     return Exit.WELL
 
 
-def _waits_since(conn: Connection, info: StreamInfo, seq: int) -> float | None:
+def _waits_since(conn: Connection, info: HubStream, seq: int) -> float | None:
     """Return when the hub stored a message (unix time), None if unknown."""
     with suppress(WireError):
         for columns in read_columns(conn, info.name, seq, seq, created=info.created, allow_lost=True):
@@ -165,8 +165,8 @@ def _begin(options: IngestOptions) -> tuple[int, HubLake | None]:
         try:
             info = stream_info(conn, options.stream)
             return info.last_seq if not info.sync_seconds else _on_disk(conn, info), known_lake(conn)
-        except (Denied, ApiError) as error:
-            if isinstance(error, ApiError) and error.err_code != _NO_STREAM:
+        except (Denied, SourceApiError) as error:
+            if isinstance(error, SourceApiError) and error.err_code != _NO_STREAM:
                 raise
             raise Denied(
                 f"stream {options.stream} is not there, or this key may not read it; "
@@ -174,7 +174,7 @@ def _begin(options: IngestOptions) -> tuple[int, HubLake | None]:
             ) from error
 
 
-def _on_disk(conn: Connection, info: StreamInfo) -> int:
+def _on_disk(conn: Connection, info: HubStream) -> int:
     """Return the synced end of a stream; with interval syncs only the registrar knows it."""
     asked = Committed(info.name, info.created, 0)
     try:
@@ -191,7 +191,7 @@ def _commit_next(
     spark: SparkSession,
     options: IngestOptions,
     bronze: Table,
-    info: StreamInfo,
+    info: HubStream,
     known: StreamHistory,
     wanted: Sequences,
     metrics: JobMetrics,
@@ -225,7 +225,7 @@ def _commit_next(
     return gaps
 
 
-def _reason(info: StreamInfo, gaps: Sequence[Sequences], hub_lake: HubLake | None) -> GapReason:
+def _reason(info: HubStream, gaps: Sequence[Sequences], hub_lake: HubLake | None) -> GapReason:
     """Return why sequences are gone; the hub purged those reported by a lake before this one was adopted."""
     created, done = hub_lake.left.get(info.name, ("", 0)) if hub_lake else ("", 0)
     if gaps and created == info.created and gaps[-1][1] <= done:
@@ -246,7 +246,7 @@ def _is_still(
         return now.history == known.history and not any(differs(conn, info, end) for end in ends)
 
 
-def _parts(info: StreamInfo, wanted: Sequences, cores: int) -> list[Range]:
+def _parts(info: HubStream, wanted: Sequences, cores: int) -> list[Range]:
     """Return the ranges of the next commit: about a file each, and one per core when possible."""
     first, last = wanted
     average = info.bytes // max(info.messages, 1) + 1
@@ -256,7 +256,7 @@ def _parts(info: StreamInfo, wanted: Sequences, cores: int) -> list[Range]:
     return split([Range(info.name, info.created, first, last)], wanted_parts, most)
 
 
-def _tell_registrar(options: IngestOptions, info: StreamInfo, known: StreamHistory, bronze: Table) -> None:
+def _tell_registrar(options: IngestOptions, info: HubStream, known: StreamHistory, bronze: Table) -> None:
     """Report the committed end with its last message. Raises `OtherLakeError` if the hub has another lake
     now.
     """

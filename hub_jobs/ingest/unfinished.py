@@ -13,7 +13,7 @@ from typing import Final
 
 from deltalake.transaction import AddAction
 
-from hub_jobs.source.streams import StreamInfo
+from hub_jobs.source.streams import HubStream
 from hub_jobs.tables import commits
 from hub_jobs.tables.commits import TableChange
 from hub_jobs.tables.delta import Table, TableError
@@ -23,7 +23,7 @@ _ENTRIES: Final = commits.ATTEMPTS
 """Newest versions checked; others may commit between kill and next run."""
 
 
-def take_back_unfinished(bronze: Table, info: StreamInfo) -> str | None:
+def take_back_unfinished(bronze: Table, info: HubStream) -> str | None:
     """Revert a stream's commit whose files are gone and return which, None for none.
 
     Raises `TableError` when the stream lacks its messages or later commits build on it.
@@ -54,7 +54,7 @@ def take_back_unfinished(bronze: Table, info: StreamInfo) -> str | None:
     return None
 
 
-def _is_of(change: TableChange, info: StreamInfo) -> bool:
+def _is_of(change: TableChange, info: HubStream) -> bool:
     history = StreamHistory(info.name, info.created)
     return any(app_id.startswith(history.ingested) for app_id in change.offsets)
 

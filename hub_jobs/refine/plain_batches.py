@@ -14,7 +14,7 @@ import pyarrow as pa
 from hub_jobs.refine.clocks import Corrections
 from hub_jobs.refine.columns import Fields, columns_of, joined
 from hub_jobs.refine.messages import BatchText, BronzeMessage
-from hub_jobs.refine.plain_lines import Cut, Shape, cut
+from hub_jobs.refine.plain_lines import CutLines, LineShape, cut
 from hub_jobs.refine.reading_rows import LinesOfMessage, reading_rows
 from hub_jobs.tables.schemas import READINGS
 
@@ -29,10 +29,10 @@ class PlainBatches:
     """Batches waiting for the cut."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Shape, list[Batch]] = {}
-        self._paused: dict[Shape, int] = {}
+        self._waiting: dict[LineShape, list[Batch]] = {}
+        self._paused: dict[LineShape, int] = {}
 
-    def takes(self, shape: Shape) -> bool:
+    def takes(self, shape: LineShape) -> bool:
         """Tell whether to add a batch of this shape. Failed attempts cost half of decoding, so a shape pauses
         after them.
         """
@@ -40,7 +40,7 @@ class PlainBatches:
         self._paused[shape] = max(left - 1, 0)
         return not left
 
-    def add(self, shape: Shape, batch: Batch) -> None:
+    def add(self, shape: LineShape, batch: Batch) -> None:
         """Add a batch whose first line has the shape."""
         self._waiting.setdefault(shape, []).append(batch)
 
@@ -75,7 +75,7 @@ def _pieces(batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
 
 
 def _cut(
-    shape: Shape, batches: Sequence[Batch], left: list[Batch]
+    shape: LineShape, batches: Sequence[Batch], left: list[Batch]
 ) -> Iterator[tuple[Sequence[Batch], Fields]]:
     for some, found in _attempts(shape, batches):
         taken = [False] * len(some) if found is None else found.taken.tolist()
@@ -84,7 +84,9 @@ def _cut(
             yield [batch for batch, is_taken in zip(some, taken, strict=True) if is_taken], found.fields
 
 
-def _attempts(shape: Shape, batches: Sequence[Batch]) -> Iterator[tuple[Sequence[Batch], Cut | None]]:
+def _attempts(
+    shape: LineShape, batches: Sequence[Batch]
+) -> Iterator[tuple[Sequence[Batch], CutLines | None]]:
     """Yield cuts of all batches, or of halves when a value can't be cut."""
     found = cut(shape, [content.text for _, content in batches])
     middle = len(batches) // 2

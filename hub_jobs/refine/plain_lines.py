@@ -48,14 +48,14 @@ class _Field(NamedTuple):
     quotes: int
 
 
-class Shape(NamedTuple):
+class LineShape(NamedTuple):
     """The common fields of a batch's lines, in order, and the text after the last."""
 
     fields: tuple[_Field, ...]
     end: bytes
 
 
-def shape_of(batch: BatchText) -> Shape | None:
+def shape_of(batch: BatchText) -> LineShape | None:
     """Return the shape of a batch's first line, None when it must be decoded line by line."""
     text = batch.text
     if len(text) > _MAX_BYTES or b"\\" in text or b"\x7f" in text:
@@ -65,7 +65,7 @@ def shape_of(batch: BatchText) -> Shape | None:
     return _shape(text.partition(b"\n")[0])
 
 
-def _shape(line: bytes) -> Shape | None:
+def _shape(line: bytes) -> LineShape | None:
     fields: list[_Field] = []
     at = 0
     while found := _FIELD.match(line, at):
@@ -81,17 +81,19 @@ def _shape(line: bytes) -> Shape | None:
     kinds = [quotes.get("metric"), quotes.get("device", _OF_TEXT), quotes.get("value")]
     is_reading = kinds == [_OF_TEXT, _OF_TEXT, _OF_NUMBER]
     end = _END.match(line, at)
-    return Shape(tuple(fields), end.group()) if end and is_reading and len(quotes) == len(fields) else None
+    return (
+        LineShape(tuple(fields), end.group()) if end and is_reading and len(quotes) == len(fields) else None
+    )
 
 
-class Cut(NamedTuple):
+class CutLines(NamedTuple):
     """Which texts have the shape in all lines, and their fields, None without any."""
 
     taken: Mask
     fields: Fields | None
 
 
-def cut(shape: Shape, texts: Sequence[bytes]) -> Cut | None:
+def cut(shape: LineShape, texts: Sequence[bytes]) -> CutLines | None:
     """Cut texts (see `shape_of`); None when a value may be invalid."""
     ended = [text if text.endswith(b"\n") else text + b"\n" for text in texts]
     lines = _Lines(b"".join(ended))
@@ -99,12 +101,12 @@ def cut(shape: Shape, texts: Sequence[bytes]) -> Cut | None:
     firsts = np.searchsorted(lines.ends, np.cumsum([0, *map(len, ended[:-1])]))
     taken: Mask = np.logical_and.reduceat(fits, firsts)
     if not taken.any():
-        return Cut(taken, None)
+        return CutLines(taken, None)
     if not taken.all():
         kept = np.repeat(taken, np.diff(firsts, append=lines.ends.size))
         places = {name: (first[kept], end[kept]) for name, (first, end) in places.items()}
     try:
-        return Cut(taken, _fields(lines, shape, places))
+        return CutLines(taken, _fields(lines, shape, places))
     except (*FAULTS, pa.ArrowInvalid):
         return None
 
@@ -135,7 +137,7 @@ class _Lines:
         is_so = (each[:, 0] >= self._starts).all() and (each[:, -1] < self.ends).all()
         return each if is_so else None
 
-    def places(self, shape: Shape) -> tuple[Places, Mask]:
+    def places(self, shape: LineShape) -> tuple[Places, Mask]:
         """Return places of all values and a mask of lines with the shape; places of other lines are
         meaningless.
         """
@@ -183,7 +185,7 @@ class _Lines:
         return self._quotes[np.clip(self._bounds[nth < 0] + nth, 0, self._quotes.size - 1)]
 
 
-def _fields(lines: _Lines, shape: Shape, places: Places) -> Fields:
+def _fields(lines: _Lines, shape: LineShape, places: Places) -> Fields:
     """Return fields as columns. Raises `ArrowInvalid` or decoder errors."""
     size = places["metric"][0].size
 

@@ -17,11 +17,11 @@ from typing import Any, Final, Self
 from hub_jobs.source.frames import take
 from hub_jobs.source.protocol import (
     MAX_LINE,
-    ApiError,
     Denied,
     Frames,
     ProtocolError,
     ServerReply,
+    SourceApiError,
     UnknownIdentity,
     Unreachable,
     WireError,
@@ -98,7 +98,7 @@ class Connection:
     def api(self, verb: str, request: Mapping[str, object] | None = None) -> dict[str, Any]:
         """Send a JetStream request; `verb` follows the API prefix (`STREAM.INFO.TELEMETRY_0`).
 
-        Raises ApiError with JetStream's reason, and as `request`.
+        Raises SourceApiError with JetStream's reason, and as `request`.
         """
         payload = json.dumps(request).encode() if request else b""
         raw = self.request(f"{self.server.api_prefix}.{verb}", payload)
@@ -110,7 +110,7 @@ class Connection:
             raise WireError(f"{self._address}: the answer to {verb} is not JSON: {raw[:80]!r}")
         if isinstance(error := answer.get("error"), dict):
             code, reason = int(error.get("code", 0)), int(error.get("err_code", 0))
-            raise ApiError(code, reason, f"{verb}: {error.get('description', 'refused')}")
+            raise SourceApiError(code, reason, f"{verb}: {error.get('description', 'refused')}")
         return answer
 
     def subscribe(self) -> tuple[bytes, str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from hub_jobs.source.streams import StreamInfo
+from hub_jobs.source.streams import HubStream
 
 DEFAULT_RECORDS: Final = 500_000
 """Default records per partition: some seconds of reading."""
@@ -72,7 +72,7 @@ class Offsets:
     """The originating option, for errors."""
     moment: int | None = None
 
-    def located(self, info: StreamInfo, sequence: int) -> Offsets:
+    def located(self, info: HubStream, sequence: int) -> Offsets:
         """Resolve the moment for one stream to the server's sequence."""
         held = min(max(sequence, info.first_seq, 1), info.last_seq + 1)
         return Offsets(Offset(held, info.created), {}, self.option)
@@ -150,7 +150,7 @@ def _offset(value: object, where: str) -> Offset:
     return Offset(value, created)
 
 
-def resolve(info: StreamInfo, starting: Offsets, ending: Offsets, fail_on_loss: bool) -> Range:
+def resolve(info: HubStream, starting: Offsets, ending: Offsets, fail_on_loss: bool) -> Range:
     """Return the range of one stream; `size` 0 when nothing to read.
 
     Raises OffsetLost for missing records (unless `fail_on_loss` is off) or another history, PlanError when
@@ -168,7 +168,7 @@ def resolve(info: StreamInfo, starting: Offsets, ending: Offsets, fail_on_loss: 
     return Range(info.name, info.created, start, max(end, start) - 1)
 
 
-def _sequence(info: StreamInfo, offsets: Offsets, earliest: int, latest: int) -> int:
+def _sequence(info: HubStream, offsets: Offsets, earliest: int, latest: int) -> int:
     offset = offsets.of(info.name)
     if offset.created is not None and offset.created != info.created:
         raise OffsetLost(
@@ -180,7 +180,7 @@ def _sequence(info: StreamInfo, offsets: Offsets, earliest: int, latest: int) ->
     return latest if offset.at == LATEST else int(offset.at)
 
 
-def _check_held(info: StreamInfo, option: str, offset: int, lowest: int, latest: int) -> None:
+def _check_held(info: HubStream, option: str, offset: int, lowest: int, latest: int) -> None:
     remedy = "Set failOnDataLoss to false to read what is there"
     if offset < lowest:
         raise OffsetLost(

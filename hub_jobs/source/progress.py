@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hub_jobs.source.plan import OffsetLost, PlanError, Range
-from hub_jobs.source.streams import StreamInfo
+from hub_jobs.source.streams import HubStream
 
 _REMEDY = "Set failOnDataLoss to false to go on with what is there"
 
@@ -51,14 +51,14 @@ def begun(ranges: Mapping[str, Range]) -> StreamPositions:
     return {stream: StreamPosition(part.created, part.first) for stream, part in ranges.items()}
 
 
-def ends(infos: Mapping[str, StreamInfo]) -> StreamPositions:
+def ends(infos: Mapping[str, HubStream]) -> StreamPositions:
     """Return the positions after all present records."""
     return {stream: StreamPosition(info.created, info.last_seq + 1) for stream, info in infos.items()}
 
 
 def advance(
     positions: Mapping[str, StreamPosition],
-    infos: Mapping[str, StreamInfo],
+    infos: Mapping[str, HubStream],
     target: Mapping[str, StreamPosition],
     most: int | None,
     fail_on_loss: bool,
@@ -107,7 +107,7 @@ def ranges(start: Mapping[str, StreamPosition], end: Mapping[str, StreamPosition
     return found
 
 
-def check(part: Range, info: StreamInfo | None) -> None:
+def check(part: Range, info: HubStream | None) -> None:
     """Raise OffsetLost when the stream lacks part of this range."""
     if info is None:
         raise OffsetLost(f"stream {part.stream} is not there any more. {_REMEDY}")
@@ -116,7 +116,7 @@ def check(part: Range, info: StreamInfo | None) -> None:
         _put_back(part.stream, part.last, info)
 
 
-def remaining(part: Range, info: StreamInfo | None) -> Range:
+def remaining(part: Range, info: HubStream | None) -> Range:
     """Return what the stream still has of a range; nothing for a lost history, whose batch could
     never end.
     """
@@ -125,7 +125,7 @@ def remaining(part: Range, info: StreamInfo | None) -> Range:
     return replace(part, last=max(last, part.first - 1))
 
 
-def _standing(position: StreamPosition | None, info: StreamInfo, fail_on_loss: bool) -> StreamPosition:
+def _standing(position: StreamPosition | None, info: HubStream, fail_on_loss: bool) -> StreamPosition:
     """Return the position in the present stream."""
     earliest, latest = max(info.first_seq, 1), info.last_seq + 1
     if position is None:
@@ -147,13 +147,13 @@ def _standing(position: StreamPosition | None, info: StreamInfo, fail_on_loss: b
     return StreamPosition(position.created, min(max(position.seq, earliest), latest))
 
 
-def _put_back(stream: str, seq: int, info: StreamInfo) -> None:
+def _put_back(stream: str, seq: int, info: HubStream) -> None:
     raise OffsetLost(
         f"stream {stream} ends at {info.last_seq}, and the query has read or planned up to {seq}: it was put "
         f"back to an earlier state. {_REMEDY}"
     )
 
 
-def _last(end: StreamPosition, info: StreamInfo) -> int:
+def _last(end: StreamPosition, info: HubStream) -> int:
     """Return the last sequence to read; for another history than the target's, everything present."""
     return min(end.seq - 1, info.last_seq) if end.created == info.created else info.last_seq

@@ -250,7 +250,7 @@ class UnknownIdentity(Denied):
     """The server does not know this identity."""
 
 
-class ApiError(WireError):
+class SourceApiError(WireError):
     """JetStream's negative answer.
 
     `code` is HTTP-like (404, 400); `err_code` is the exact reason (10059: stream not found).

@@ -25,10 +25,10 @@ from hub_jobs.source.connection import Connection
 from hub_jobs.source.options import ReadOptions
 from hub_jobs.source.plan import Offsets, Range, resolve, split, usual_partitions
 from hub_jobs.source.progress import StreamPositions
-from hub_jobs.source.protocol import ApiError, Unreachable, WireError
+from hub_jobs.source.protocol import SourceApiError, Unreachable, WireError
 from hub_jobs.source.ranges import read_columns
 from hub_jobs.source.rows import RangeFilter, narrowed, to_batch
-from hub_jobs.source.streams import StreamInfo, sequence_at, stream_info, stream_names
+from hub_jobs.source.streams import HubStream, sequence_at, stream_info, stream_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -199,7 +199,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return patient(once)
 
 
-def _infos(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
+def _infos(conn: Connection, options: ReadOptions) -> dict[str, HubStream]:
     """Return the streams to read; every named one, or at least one match, must exist."""
     if options.pattern is None:
         return {name: _info(conn, name) for name in options.streams}
@@ -209,7 +209,7 @@ def _infos(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
     return found
 
 
-def _held(conn: Connection, options: ReadOptions) -> dict[str, StreamInfo]:
+def _held(conn: Connection, options: ReadOptions) -> dict[str, HubStream]:
     """Return the existing streams to read."""
     if options.pattern is None:
         return _there(conn, options.streams)
@@ -222,18 +222,18 @@ def _asked_for(options: ReadOptions, stream: str) -> bool:
     return stream in options.streams
 
 
-def _there(conn: Connection, names: Iterable[str]) -> dict[str, StreamInfo]:
+def _there(conn: Connection, names: Iterable[str]) -> dict[str, HubStream]:
     found = {}
     for name in names:
         try:
             found[name] = stream_info(conn, name)
-        except ApiError as error:
+        except SourceApiError as error:
             if error.err_code != _NO_SUCH_STREAM:
                 raise
     return found
 
 
-def _info(conn: Connection, stream: str) -> StreamInfo:
+def _info(conn: Connection, stream: str) -> HubStream:
     found = _there(conn, [stream])
     if not found:
         raise WireError(f"there is no stream {stream}{_at(conn)}: check the options stream and domain")
@@ -244,7 +244,7 @@ def _at(conn: Connection) -> str:
     return f" behind {conn.server.api_prefix} at {conn.server.url}"
 
 
-def _range(conn: Connection, info: StreamInfo, options: ReadOptions) -> Range:
+def _range(conn: Connection, info: HubStream, options: ReadOptions) -> Range:
     def located(offsets: Offsets) -> Offsets:
         if offsets.moment is None:
             return offsets
@@ -253,7 +253,7 @@ def _range(conn: Connection, info: StreamInfo, options: ReadOptions) -> Range:
     return resolve(info, located(options.starting), located(options.ending), options.fail_on_loss)
 
 
-def _within(conn: Connection, whole: Range, info: StreamInfo, limits: RangeFilter) -> Range:
+def _within(conn: Connection, whole: Range, info: HubStream, limits: RangeFilter) -> Range:
     """Return a range restricted by limits; size 0 for none."""
     first, last = max(whole.first, limits.first), whole.last
     if limits.last is not None:

@@ -53,7 +53,7 @@ class StreamLimits:
 
 
 @dataclass(frozen=True)
-class StreamInfo:
+class HubStream:
     """The state for planning a range. An empty stream has `first_seq` one above `last_seq`, or both 0."""
 
     name: str
@@ -75,7 +75,7 @@ class StreamInfo:
     """Interval of disk syncs; 0 when synced before each ack."""
 
 
-def stream_info(conn: Connection, stream: str) -> StreamInfo:
+def stream_info(conn: Connection, stream: str) -> HubStream:
     """Return a stream's state.
 
     Raises ApiError (err_code 10059 for an unknown stream) and as `Connection.request`.
@@ -84,7 +84,7 @@ def stream_info(conn: Connection, stream: str) -> StreamInfo:
     try:
         config, state = answer["config"], answer["state"]
         domain = str(answer.get("domain", ""))
-        return StreamInfo(
+        return HubStream(
             name=config["name"],
             created=answer["created"],
             first_seq=state["first_seq"],
@@ -221,12 +221,12 @@ class SourceKey:
 
 
 def origin(index: str) -> str:
-    """Return an index without consumer, as in `StreamInfo.source_index`."""
+    """Return an index without consumer, as in `HubStream.source_index`."""
     return index.partition(_CONSUMER_MARK)[0]
 
 
 def domain_of(index: str, known: Mapping[str, str]) -> str | None:
-    """Return a source's domain, None if unknown. `known` are the present sources (`StreamInfo.source_index`).
+    """Return a source's domain, None if unknown. `known` are the present sources (`HubStream.source_index`).
 
     Messages stay after their source is removed, as for a class at rest or a revoked leaf.
     """
@@ -284,7 +284,7 @@ def source_index(sources: list[Mapping[str, Any]], own_domain: str) -> dict[str,
 
 
 def made_again(metadata: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """Parse `StreamInfo.made` from an aggregate's metadata."""
+    """Parse `HubStream.made` from an aggregate's metadata."""
     named = (
         (*key.removeprefix(MADE_METADATA).partition("."), created)
         for key, created in metadata.items()

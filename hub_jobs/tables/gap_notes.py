@@ -18,7 +18,7 @@ from hub_jobs.tables.delta import Table
 from hub_jobs.tables.ranges import History
 
 if TYPE_CHECKING:
-    from hub_jobs.source.streams import StreamInfo
+    from hub_jobs.source.streams import HubStream
 
 GAPS_NOTE: Final = "petiole.gaps"
 """The missing sequences of a bronze commit, as ranges."""
@@ -46,7 +46,7 @@ class GapReason(StrEnum):
     UNKNOWN = "unknown"
 
 
-def reason_by_limits(info: StreamInfo) -> GapReason:
+def reason_by_limits(info: HubStream) -> GapReason:
     """Return why the stream's present limits remove messages."""
     limits = info.limits
     full = 0 < limits.max_messages <= info.messages or 0 < limits.max_bytes * _NEARLY_FULL <= info.bytes

@@ -29,7 +29,7 @@ from hub_jobs.times import micros
 
 if TYPE_CHECKING:
     from hub_jobs.source.connection import Connection
-    from hub_jobs.source.streams import Columns, StreamInfo
+    from hub_jobs.source.streams import Columns, HubStream
 
 _BOUNDS: Final = (
     "min.stream",
@@ -108,7 +108,7 @@ def open_bronze(lake: Place) -> Table | None:
     return bronze
 
 
-def current(bronze: Table, info: StreamInfo, conn: Connection) -> StreamHistory:
+def current(bronze: Table, info: HubStream, conn: Connection) -> StreamHistory:
     """Return the stream's present history.
 
     That is bronze's last one, unless the message at bronze's end differs or is gone from the stream.
@@ -122,7 +122,7 @@ def current(bronze: Table, info: StreamInfo, conn: Connection) -> StreamHistory:
     return following if is_put_back else replace(last, end=end)
 
 
-def _newest(bronze: Table, info: StreamInfo) -> tuple[StreamHistory, StreamHistory]:
+def _newest(bronze: Table, info: HubStream) -> tuple[StreamHistory, StreamHistory]:
     names = _names(info.name, info.created)
     last = next(names)
     for following in names:
@@ -169,7 +169,7 @@ def last_of(columns: Columns) -> MessageMark:
     return MessageMark(seq, moment_ns // 1000, digest(columns.payloads[-1].as_py()))
 
 
-def differs(conn: Connection, info: StreamInfo, mark: MessageMark) -> bool:
+def differs(conn: Connection, info: HubStream, mark: MessageMark) -> bool:
     """Tell whether a stream was restored from a copy: the sequence has another message, or the stream ends
     before it.
 

@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from agent.contract import LOST_STREAMS
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from agent.leaf.commands.cursor import RECENT_COMMANDS
 from agent.leaf.ledger.evictions import MAX_RUNS
 from agent.leaf.state import RETENTION, earlier_checkpoints
@@ -128,7 +128,7 @@ async def nothing(_: int) -> None:
 
 
 def side(seen: Seen) -> Side:
-    return Side("one", Proxy(0), 0, nothing, list, lambda: None, lambda: None, seen)
+    return Side("one", LoopbackProxy(0), 0, nothing, list, lambda: None, lambda: None, seen)
 
 
 def test_lost_is_acknowledged_and_not_there_and_doubled_there_twice() -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from agent.config.keys import ensure_key
 from agent.contract import new_epoch
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.server.values import LeafUser
 from tests.harness.certificates import self_signed
 from tests.harness.servers import Hub, Leaf, ask, make_hub, make_leaf
@@ -27,7 +27,7 @@ async def linked(
     key = directory / "edge-1" / "keys" / "link"
     hub = make_hub(directory / "hub", (LeafUser("edge-1", ensure_key(key)),))
     hub = Hub(replace(hub.config, extra=hub_extra), hub.directory, hub.keys, hub._inboxes)
-    proxy = Proxy(port or hub.leaf_port)
+    proxy = LoopbackProxy(port or hub.leaf_port)
     leaf = make_leaf(directory / "edge-1", "edge-1", ("normal",), proxy, key)
     await proxy.start()
     url = f"{scheme}://{proxy.host}:{proxy.port}"

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from agent.contract import new_epoch
 from agent.hub.registrar.aggregate import AggregateSettings, Source, source
 from agent.hub.registrar.aggregate_controller import AggregateController
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems
 from agent.jetstream import JetStream, StreamInfo
@@ -50,7 +51,7 @@ def _keeper(js: JetStream, turns: asyncio.Semaphore, metrics: RegistrarMetrics) 
     """The controller of an aggregate in which every source may stay."""
     settings = AggregateSettings(max_bytes=2**26)
     return AggregateController(
-        js, AGGREGATE, settings, lambda name: True, dict, lambda seen: None, turns, ActiveProblems(), metrics
+        js, AGGREGATE, settings, lambda name: True, FleetState(), turns, ActiveProblems(), metrics
     )
 
 

@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from agent.contract import FLEET_BUCKET
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from agent.hub.lease import LEASE
 from agent.hub.registrar.fleet_store import BUCKET, FleetStore
 from agent.hub.registrar.problems import ActiveProblems
@@ -75,7 +75,7 @@ async def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """The first block of the bucket, with the records of leaves, is damaged at one server, which leads it."""
     # The harness adds the cluster to a configuration of one server, which would not take the store again.
     monkeypatch.setattr(process, "store_problem", lambda _: None)
-    async with open_cluster(tmp_path, monkeypatch, Proxy(0)) as cluster, AsyncExitStack() as stack:
+    async with open_cluster(tmp_path, monkeypatch, LoopbackProxy(0)) as cluster, AsyncExitStack() as stack:
         nc = await next(iter(cluster.hubs.values())).connect("registrar")
         store = FleetStore(nc, JetStream(nc), len(cluster.hubs), ActiveProblems())
 

@@ -11,7 +11,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from agent.contract import inbox_prefix
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from agent.hub import leadership, lease
 from agent.hub.leadership import NotLeadingError, while_leading
 from agent.hub.registrar import aggregate
@@ -150,7 +150,7 @@ async def test_the_lead_stays_where_it_is_when_the_bucket_is_full(
     """Servers of a cluster refuse each record then, also one that replaces another."""
     monkeypatch.setattr(aggregate, "_FLEET_BYTES", 4 * 2**20)
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(open_cluster(tmp_path, monkeypatch, Proxy(0)))
+        cluster = await stack.enter_async_context(open_cluster(tmp_path, monkeypatch, LoopbackProxy(0)))
         first = await stack.enter_async_context(candidate(cluster.servers, "a", replicas=3))
         await first.leads()
         for size in (2**18, 2**14, 2**10, 2**6, 1):
@@ -186,7 +186,7 @@ async def test_nothing_that_was_buffered_for_one_connection_goes_over_the_next(
     servers: ServerPair, kind: type[CancellableClient]
 ) -> None:
     """The library's own client would send it, which shows that the test can fail."""
-    proxy, js = Proxy(servers.hub.port), JetStream(await servers.hub.connect("registrar"))
+    proxy, js = LoopbackProxy(servers.hub.port), JetStream(await servers.hub.connect("registrar"))
     await js.ensure_stream(fleet_config())
 
     async def stored(name: str) -> bool:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from agent.base.metrics import Metrics
 from agent.cli.configuration import problems
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate, session
 from agent.leaf.inputs.mqtt.input import MqttInput
 from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
@@ -118,7 +118,7 @@ async def test_a_message_becomes_readings_or_a_dead_letter(broker: Mosquitto) ->
 
 
 async def test_what_was_stored_and_not_acknowledged_is_stored_once(broker: Mosquitto) -> None:
-    core, proxy = Core(), Proxy(broker.port)
+    core, proxy = Core(), LoopbackProxy(broker.port)
     await proxy.start()
     await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
     async with running(core, broker.port):
@@ -153,7 +153,7 @@ async def test_the_first_message_of_a_session_may_be_stored_twice_and_is_never_d
     broker: Mosquitto,
 ) -> None:
     """Its number is 1, as that of the first message over each connection to a broker that begins again."""
-    core, proxy = Core(), Proxy(broker.port)
+    core, proxy = Core(), LoopbackProxy(broker.port)
     await proxy.start()
     await asyncio.to_thread(keep_session, broker.port, CLIENT, "plant/#")
     core.open.clear()

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from agent.base.metrics import Metrics
 from agent.config import Size
 from agent.config.keys import ensure_key
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from agent.leaf.inputs.nats import NatsOptions, SubjectTemplate
 from agent.leaf.inputs.nats.input import NatsInput
 from agent.leaf.inputs.shared import LocalServer
@@ -34,7 +34,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Leaf]:
     """A leaf's server that lets local programs publish below `plant`; it has no hub."""
     link = tmp_path / "link"
     ensure_key(link)
-    leaf = make_leaf(tmp_path, "edge-1", ("normal",), Proxy(9), link, heard=(PLANT.filter,))
+    leaf = make_leaf(tmp_path, "edge-1", ("normal",), LoopbackProxy(9), link, heard=(PLANT.filter,))
     await leaf.start()
     yield leaf
     await leaf.close()

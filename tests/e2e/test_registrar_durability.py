@@ -17,7 +17,7 @@ import pytest_asyncio
 from agent.base import clock
 from agent.config import SyncInterval
 from agent.contract import ACCOUNT, FLEET_BUCKET, Checkpoint, Committed, aggregate
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from agent.hub.registrar import announce_service, durability
 from agent.jetstream import JetStreamError
 from agent.server import setup
@@ -191,7 +191,7 @@ async def test_an_epoch_that_begins_behind_what_a_power_cut_took_is_another_one(
 @pytest_asyncio.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """Three hub servers and a leaf."""
-    async with open_cluster(tmp_path, monkeypatch, Proxy(0)) as one:
+    async with open_cluster(tmp_path, monkeypatch, LoopbackProxy(0)) as one:
         yield one
 
 

@@ -26,7 +26,7 @@ from agent.contract import (
     link_consumer,
     parse_answer,
 )
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from agent.hub.registrar import fleet_watch, service
 from agent.hub.registrar.quota import Quota
 from agent.jetstream import JetStreamError
@@ -238,7 +238,7 @@ async def test_a_leaf_whose_name_is_not_chosen_has_no_metrics_of_its_own_and_is_
 @asynccontextmanager
 async def another(servers: ServerPair, directory: Path, machine: str) -> AsyncIterator[Leaf]:
     """A second server with the domain and the key of the first leaf."""
-    first, proxy = servers.leaf, Proxy(servers.hub.leaf_port)
+    first, proxy = servers.leaf, LoopbackProxy(servers.hub.leaf_port)
     await proxy.start()
     leaf = make_leaf(
         directory, first.domain, first.config.classes, proxy, first.config.link_key_file, machine

@@ -21,7 +21,7 @@ from agent.base.files import private_directory, write_private
 from agent.base.nats_server import find_binary
 from agent.config.keys import ensure_key
 from agent.contract import announce_subject, api_prefix, deliver_subject, new_epoch
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.server.child import Watched, reap, spawn
 from tests.harness.configured import rogue_server
 from tests.harness.servers import ServerPair, api, ask, is_answered, make_leaf, open_server_pair
@@ -225,7 +225,7 @@ async def test_the_owner_of_the_hub_changes_nothing_of_a_leafs_stream_and_puts_n
     tmp_path: Path,
 ) -> None:
     directory, port, leaf_port = private_directory(tmp_path / "rogue"), free_port(), free_port()
-    proxy = Proxy(leaf_port)
+    proxy = LoopbackProxy(leaf_port)
     link = tmp_path / "edge-1" / "keys" / "link"
     text = OPEN.format(port=port, leaf_port=leaf_port, directory=directory, key=ensure_key(link))
     write_private(directory / "rogue.conf", text.encode())

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent.demo import plan
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.leaf.inputs.mqtt import TopicTemplate
 from agent.leaf.intake import RefusalReason, RefusedError
 from agent.testing.stored_stream import numbers_in
@@ -132,7 +132,7 @@ async def test_a_message_that_comes_again_under_a_number_of_the_connection_befor
 
 async def struck(broker: RabbitMQ, fault: str, case: Case) -> int:
     """How many messages are stored twice when that happens while some are under way."""
-    core, proxy = Core(), Proxy(broker.port)
+    core, proxy = Core(), LoopbackProxy(broker.port)
     await proxy.start()
     name = fault.replace(" ", "-")
     options = {"client_id": name, "topics": [TopicTemplate(filter=f"plant/{name}/#", device="d", metric="n")]}

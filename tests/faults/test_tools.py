@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from tests.faults.tools import line as lines
 from tests.faults.tools.disk import small_disk
 from tests.faults.tools.line import Forwarder, Line, Quality, Windows, line
@@ -102,7 +102,7 @@ async def _a_cable_breaks_and_mends(proxy: LinkProxy) -> None:
 
 async def test_a_proxy_breaks_and_mends() -> None:
     async with echo_server("127.0.0.1") as port:
-        proxy = Proxy(port)
+        proxy = LoopbackProxy(port)
         await proxy.start()
         await _a_cable_breaks_and_mends(proxy)
         proxy.stall()

@@ -18,7 +18,7 @@ from agent.base.files import private_directory, write_private
 from agent.base.nats_server import find_binary
 from agent.config.keys import ensure_key, seed_line
 from agent.contract import inbox_prefix
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.jetstream.connection import CancellableClient
 from agent.server.child import Watched, greeting, reap, spawn
 from agent.server.render import LINK_INCLUDE
@@ -137,7 +137,7 @@ class OpenServers:
     def __init__(self, hub: OpenServer) -> None:
         self.hub = hub
         self.leaves: dict[str, OpenServer] = {}
-        self.proxies: dict[str, Proxy] = {}
+        self.proxies: dict[str, LoopbackProxy] = {}
         self.ends: dict[str, End] = {}
 
 
@@ -161,7 +161,7 @@ async def open_servers(
         servers = OpenServers(hub)
         servers.ends["hub"] = await hub.end(stack)
         for domain in domains:
-            proxy = Proxy(leaf_port)
+            proxy = LoopbackProxy(leaf_port)
             await proxy.start()
             stack.push_async_callback(proxy.stop)
             remote = f'{{ urls: ["nats-leaf://leaf:leaf@127.0.0.1:{proxy.port}"], account: ACC }}'

@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 from agent.config.keys import ensure_key
 from agent.contract import inbox_prefix
 from agent.demo import plan
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from agent.demo.plan import HubMachine
 from agent.jetstream import JetStreamError
 from agent.jetstream.connection import CancellableClient
@@ -126,7 +126,7 @@ async def hubs_and_leaf(
     table = f'[[leaf]]\ndomain = "edge-1"\nkey = "{ensure_key(link)}"\n'
     async with AsyncExitStack() as stack:
         hubs = stack.enter_context(three_hubs(directory, [table], place))
-        proxy = Proxy(hubs.machines[0].leaf_port)
+        proxy = LoopbackProxy(hubs.machines[0].leaf_port)
         bare = make_leaf(directory / "edge-1", "edge-1", ("normal",), proxy, link)
         urls = tuple(f"nats-leaf://127.0.0.1:{hub.leaf_port}" for hub in hubs.machines)
         leaf = Leaf(replace(bare.config, hub_urls=urls), bare.directory, bare.keys, bare._inboxes, proxy)

@@ -14,7 +14,7 @@ import nats
 from nats.aio.client import Client
 
 from agent.contract import api_prefix
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.jetstream import JetStream
 from tests.harness.configured import ConfiguredServer, closed
 from tests.harness.servers import is_answered
@@ -81,7 +81,7 @@ class Clients:
 class Seed(Clients):
     """The hub and the leaf, which dials it through `proxy`."""
 
-    def __init__(self, hub: ConfiguredServer, leaf: ConfiguredServer, proxy: Proxy) -> None:
+    def __init__(self, hub: ConfiguredServer, leaf: ConfiguredServer, proxy: LoopbackProxy) -> None:
         super().__init__({"hub": hub, "leaf": leaf})
         self.proxy = proxy
 
@@ -114,7 +114,7 @@ async def open_seed(
         hub = configured(directory / "hub", "hub-server", "hub", listen, accounts, extra)
         stack.push_async_callback(hub.kill)
         await hub.start()
-        proxy = Proxy(leaf_port)
+        proxy = LoopbackProxy(leaf_port)
         await proxy.start()
         stack.push_async_callback(proxy.stop)
         remotes = remote(proxy.port, *together)

@@ -24,7 +24,7 @@ from nats.errors import TimeoutError as NoAnswerError
 
 from agent.config.keys import ensure_key
 from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.jetstream.connection import CancellableClient
 from agent.server.permissions import LinkRights
 from agent.server.process import EmbeddedServer
@@ -272,8 +272,8 @@ async def open_server_pair(
         yield ServerPair(hub, leaves)
 
 
-async def _proxy(stack: AsyncExitStack, hub: Hub) -> Proxy:
-    proxy = Proxy(hub.leaf_port)
+async def _proxy(stack: AsyncExitStack, hub: Hub) -> LoopbackProxy:
+    proxy = LoopbackProxy(hub.leaf_port)
     await proxy.start()
     stack.push_async_callback(proxy.stop)
     return proxy

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from agent.contract import Exit
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from hub_jobs.ingest import run as ingest
 from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables.delta import ensure_table
@@ -143,7 +143,7 @@ async def test_a_commit_of_files_that_are_gone_is_named_where_the_stream_has_the
 async def test_a_python_worker_killed_while_it_reads_is_replaced_and_the_rows_are_there_once(
     fleet: Fleet,
 ) -> None:
-    wire = Proxy(fleet.servers.hub.port)
+    wire = LoopbackProxy(fleet.servers.hub.port)
     await wire.start()
     first: Any = run_tasks
     at_work = asyncio.Event()

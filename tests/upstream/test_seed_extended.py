@@ -14,7 +14,7 @@ import pytest_asyncio
 from nats.aio.client import Client
 
 from agent.contract import api_prefix
-from agent.demo.loopback import Proxy, free_port
+from agent.demo.loopback import LoopbackProxy, free_port
 from agent.jetstream import ApiError, JetStreamError
 from tests.harness.configured import ConfiguredServer
 from tests.harness.seed_servers import ACCOUNTS, Clients, answers, configured, remote
@@ -30,7 +30,7 @@ NO_PEERS = 10005
 class Extended(Clients):
     """Three servers of a cluster, a leaf of theirs, and clients at each."""
 
-    def __init__(self, hubs: list[ConfiguredServer], leaf: ConfiguredServer, proxy: Proxy) -> None:
+    def __init__(self, hubs: list[ConfiguredServer], leaf: ConfiguredServer, proxy: LoopbackProxy) -> None:
         super().__init__({one.name: one for one in [*hubs, leaf]})
         self.proxy = proxy
 
@@ -65,7 +65,7 @@ async def open_extended(
             hubs.append(configured(directory / str(number), f"hub-{number}", domain, listen, ACCOUNTS, block))
             stack.push_async_callback(hubs[-1].kill)
         await asyncio.gather(*(one.start() for one in hubs))
-        proxy = Proxy(leaf_port)
+        proxy = LoopbackProxy(leaf_port)
         await proxy.start()
         stack.push_async_callback(proxy.stop)
         leaf = configured(directory / "leaf", "leaf-server", "", remote(proxy.port, "SYS", "ACC"), hint=hint)

@@ -27,6 +27,7 @@ from agent.hub.registrar.aggregate import (
     observed,
     planned,
 )
+from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.stalled_sources import StalledSources, say, trouble
@@ -57,8 +58,7 @@ class AggregateController:
         name: str,
         settings: AggregateSettings,
         may_stay: Callable[[str], bool],
-        made: Callable[[], Mapping[str, str]],
-        noted: Callable[[Observation], None],
+        fleet: FleetState,
         turns: asyncio.Semaphore,
         problems: ActiveProblems,
         metrics: RegistrarMetrics,
@@ -67,8 +67,7 @@ class AggregateController:
         self._js = js
         self._settings = settings
         self._may_stay = may_stay
-        self._made = made
-        self._noted = noted
+        self._fleet = fleet
         self._turns = turns
         self._problems = problems
         self._metrics = metrics
@@ -247,12 +246,12 @@ class AggregateController:
             # wanted or dropped while the change waited for its turn is newer than its plan.
             kept = {source["name"]: source for source in target if source["name"] in again - self._out}
             self._want = kept | self._want
-            self._noted(seen)
+            self._fleet.note(seen)
             seen = await self._update(seen, [source for source in have if source["name"] not in again])
             self._metrics.readds.inc(len(again))
         if target is not None:
             if {source["name"] for source in have} - {source["name"] for source in target}:
-                self._noted(seen)
+                self._fleet.note(seen)
             seen = await self._update(seen, target)
             log.info("sources changed", stream=self.name, sources=len(target), added_again=len(again))
         self._suspects.tried(again, loop_time())
@@ -268,12 +267,13 @@ class AggregateController:
         for sentence in other + moved_by_hand(have, self._placed):
             log.warning(f"{self.name}: {sentence}")
         self._placed = {source["name"]: source for source in have}
-        named = covers(config, {"metadata": self._made()})
+        named = covers(config, {"metadata": self._fleet.made(self.name)})
         return have if target is None and (other or not named) else target
 
     async def _update(self, seen: Observation, sources: list[Source]) -> Observation:
         config: dict[str, Any] = merged(
-            seen.info.config, aggregate_config(self.name, self._settings, sources, self._made())
+            seen.info.config,
+            aggregate_config(self.name, self._settings, sources, self._fleet.made(self.name)),
         )
         async with self._looking:
             asked = loop_time()

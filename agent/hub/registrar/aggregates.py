@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from agent.base.wait import Pacer
@@ -67,8 +66,7 @@ class Aggregates:
                 name,
                 settings,
                 self._may_stay(name),
-                partial(fleet.made, name),
-                fleet.note,
+                fleet,
                 turns,
                 problems,
                 metrics,

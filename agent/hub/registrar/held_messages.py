@@ -69,17 +69,17 @@ class HeldMessages:
     """Looks messages of the aggregates up. Every method raises `ApiError` or `UnavailableError`."""
 
     def __init__(self, js: JetStream, fleet: FleetState, gaps: GapSearch) -> None:
-        self._js, self._fleet, self.gaps = js, fleet, gaps
+        self._js, self.fleet, self.gaps = js, fleet, gaps
         self.proven = ProvenCheckpoints()
 
     async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
         """The newest message with an id that the hub holds of an epoch with all before it, None where that
         is not known."""
-        record = self._fleet.record(domain, cls)
+        record = self.fleet.record(domain, cls)
         if record is None:
             return None
         record = await self.with_held(domain, cls, seen, record)
-        self._fleet.put(domain, cls, record)
+        self.fleet.put(domain, cls, record)
         if record.epoch != epoch or record.held is None or record.lost:
             return None
         batch = await self.newest_batch(domain, cls, record, seen.info)
@@ -90,9 +90,9 @@ class HeldMessages:
     async def remember(self, domain: str, cls: str, seen: Observation) -> None:
         """Look for the message at the cursor of a class, and remember it with what the hub holds. Nothing is
         to be remembered of a class that its leaf drops meanwhile."""
-        record = self._fleet.record(domain, cls)
+        record = self.fleet.record(domain, cls)
         if record is not None:
-            self._fleet.put(domain, cls, await self.with_held(domain, cls, seen, record))
+            self.fleet.put(domain, cls, await self.with_held(domain, cls, seen, record))
 
     async def with_held(self, domain: str, cls: str, seen: Observation, record: ClassRecord) -> ClassRecord:
         """The `record` of a class with what the hub holds by this look."""
@@ -104,7 +104,7 @@ class HeldMessages:
         held, state = record.held, source_state(seen, domain, cls, record.epoch)
         if state is not None and state.seq and (held is None or held.seq < state.seq or not held.message_id):
             newest = await self._newest(domain, cls, leaf_subjects(domain, cls), info)
-        current = self._fleet.record(domain, cls) or record
+        current = self.fleet.record(domain, cls) or record
         if current.epoch != record.epoch:
             return current
         held = held_now(current.held, state, newest, info)

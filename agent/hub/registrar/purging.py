@@ -17,7 +17,6 @@ from agent.hub.registrar.aggregate import Observation, purge_up_to
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.answer import contradicted, names, remembered
 from agent.hub.registrar.durability import Durability
-from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.hub.registrar.held_messages import HeldMessages
 from agent.hub.registrar.lake_keeper import LakeKeeper
@@ -35,7 +34,6 @@ class Purging:
         self,
         js: JetStream,
         keep: int,
-        fleet: FleetState,
         store: FleetStore,
         aggregates: Aggregates,
         held: HeldMessages,
@@ -45,7 +43,7 @@ class Purging:
     ) -> None:
         self._js = js
         self._keep = keep
-        self._fleet = fleet
+        self._fleet = held.fleet
         self._store = store
         self._aggregates = aggregates
         self._held = held

@@ -156,7 +156,6 @@ class Registrar:
         self._purging = Purging(
             js,
             config.registrar.keep,
-            self._fleet,
             self._store,
             self._aggregates,
             held,

@@ -45,7 +45,7 @@ class LinkView:
     `LeafLink` keeps it true."""
 
     def __init__(self, config: Config, metrics: Metrics, health: ServerHealth, events: Events) -> None:
-        self._domain, self.metrics, self.health = config.domain, metrics, health
+        self._domain, self.metrics, self.health, self.events = config.domain, metrics, health, events
         classes = self._classes = {cls.name: cls for cls in config.class_}
         embedded = config.nats.server == "embedded"
         self.time_to_loss = TimeToLoss(
@@ -103,7 +103,6 @@ class LeafLink:
         waits: HubAckWaiters,
         ledger: Callable[[str], Previous],
         states: Callable[[], Mapping[str, str]],
-        events: Events,
     ) -> None:
         self._config, self._run, self._state, self._view = config, run, state, view
         self._ledger, self._states, self._clock = ledger, states, ClockReader()
@@ -111,7 +110,7 @@ class LeafLink:
         self._uplink: UplinkMonitor | None = None
         if (system_seed := identities(config).system) is not None:
             self._uplink = UplinkMonitor(
-                config.nats.url, system_seed, config.domain, lambda: events.emit(LinkChanged())
+                config.nats.url, system_seed, config.domain, lambda: view.events.emit(LinkChanged())
             )
         self.controller = LinkController(
             config,
@@ -119,7 +118,7 @@ class LeafLink:
             view.metrics,
             view.status,
             trimmer,
-            events,
+            view.events,
             uplink=self._uplink_status,
             trouble=lambda: view.health.sentence,
         )

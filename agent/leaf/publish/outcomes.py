@@ -137,7 +137,7 @@ class Outcomes:
         publisher: Publisher,
         ledgers: Mapping[str, ClassLedger],
         metrics: Metrics,
-        refusals: Refusals,
+        refusals: RefusalPauses,
         events: Events,
     ) -> None:
         self._publisher, self._ledgers, self._metrics = publisher, ledgers, metrics
@@ -250,7 +250,7 @@ class Outcomes:
             )
 
 
-class Refusals:
+class RefusalPauses:
     """Refuses the publisher's chunks. A loss is logged once for each input, class and reason until something
     of that input is stored again."""
 

@@ -32,7 +32,7 @@ from agent.leaf.publish.accumulator import BatchLimits, Key, PendingChunk
 from agent.leaf.publish.idempotency import RequestLog
 from agent.leaf.publish.limits import Admission, ByteBudget, stopping
 from agent.leaf.publish.send_queue import Batches
-from agent.leaf.publish.settlement import Answer, Answers, Deadlines, Settlement
+from agent.leaf.publish.settlement import Answers, Deadlines, PendingAnswer, Settlement
 
 PATIENCE = 10.0
 _NOTHING = Chunk(b"", 0)
@@ -133,7 +133,7 @@ class Publisher:
                 chunk.on_settled(None)
             raise
         self._gather(key, entry)
-        answer = Answer(self._answers, settled, partial(self._give_up, key, entry, joined=False))
+        answer = PendingAnswer(self._answers, settled, partial(self._give_up, key, entry, joined=False))
         entry.waiter.answer(answer)
         self._deadlines.add(loop_time() + PATIENCE, answer)
         return True

@@ -37,7 +37,7 @@ from agent.leaf.publish.batch import (
     message_bytes,
     parse_ack,
 )
-from agent.leaf.publish.outcomes import InFlight, Outcomes, Refusals
+from agent.leaf.publish.outcomes import InFlight, Outcomes, RefusalPauses
 from agent.leaf.publish.publisher import Publisher
 from agent.leaf.publish.send_queue import SealedBatch
 
@@ -76,7 +76,7 @@ class Sender:
         self._inbox = ""
         self._stream_seq: dict[str, int] = dict.fromkeys(ledgers, 0)
         self._queue = publisher.queue
-        self._refusals = Refusals(publisher, ledgers)
+        self._refusals = RefusalPauses(publisher, ledgers)
         self._outcomes = Outcomes(publisher, ledgers, metrics, self._refusals, events)
         publisher.balance.watch(self.held)
         self._claims = asyncio.Event()

@@ -35,7 +35,7 @@ class Answers:
                 self._tell_soon()
 
 
-class Answer:
+class PendingAnswer:
     """A wait without a task: `settled` is called once with the outcome, and `give_up` finds it at the
     deadline. To `Settlement` and `Deadlines` it is what a future is."""
 
@@ -64,7 +64,7 @@ class Answer:
             self.set_result(outcome)
 
 
-Wait = asyncio.Future[Exception | None] | Answer
+Wait = asyncio.Future[Exception | None] | PendingAnswer
 
 
 class Settlement:
@@ -102,7 +102,7 @@ class Settlement:
         self._waits.append(wait)
         return wait
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: PendingAnswer) -> None:
         """Let an answer have an outcome that is not known yet."""
         self._waits.append(answer)
 

@@ -14,7 +14,7 @@ from hub_jobs.audit.ledgers import Run
 from hub_jobs.audit.rows import lookups, reconcile
 from hub_jobs.audit.rows.count_rows import RowCounts
 from hub_jobs.audit.rows.lookups import Key
-from hub_jobs.audit.rows.reconcile import Batches, Messages
+from hub_jobs.audit.rows.reconcile import BatchRows, Messages
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.grouping import Names, by_code, coded
 from hub_jobs.tables.ranges import Mask, Numbers, contains, runs_of
@@ -37,7 +37,7 @@ class BrokenBatches:
         """Sentences about old batches without missing or doubled readings."""
         self._left = self._aside = self._aside_readings = self._aside_messages = 0
 
-    def name(self, found: Batches) -> None:
+    def name(self, found: BatchRows) -> None:
         """Examine a share's incomplete batches and those whose copies disagree."""
         aside = self._in_unreadable(found) & (found.missing > 0)
         self._aside += int(np.count_nonzero(aside))
@@ -87,7 +87,7 @@ class BrokenBatches:
             )
         return sentences
 
-    def _judge(self, found: Batches, at: int, key: Key, held: Numbers, lines: set[int]) -> None:
+    def _judge(self, found: BatchRows, at: int, key: Key, held: Numbers, lines: set[int]) -> None:
         """Count a batch by its payload; anyone with the agent's key can write headers."""
         least, most = int(found.least[at]), int(found.count[at])
         possible = lines or {least, most}
@@ -106,7 +106,7 @@ class BrokenBatches:
             whole = bool(found.whole[at])
             findings.append(f"{_name(key)}: {_whole(found, at) if whole else _places(count, held)}")
 
-    def _in_unreadable(self, found: Batches) -> Mask:
+    def _in_unreadable(self, found: BatchRows) -> Mask:
         mask = np.zeros(found.n.size, np.bool_)
         for file in self._tables.unreadable:
             if file.table == "bronze" or "n" not in file.bounds:
@@ -117,14 +117,14 @@ class BrokenBatches:
         return mask
 
 
-def count_again(found: Batches, at: int, count: int) -> None:
+def count_again(found: BatchRows, at: int, count: int) -> None:
     """Set the true number of readings in a batch."""
     found.count[at] = count
     if found.whole[at]:
         found.quarantined[at] = count
 
 
-def look_again(found: Batches, at: int, places: Numbers) -> None:
+def look_again(found: BatchRows, at: int, places: Numbers) -> None:
     """Set the missing and doubled readings of a broken batch from its `places`."""
     count = int(found.count[at])
     if found.whole[at]:
@@ -141,7 +141,7 @@ def _name(key: Key) -> str:
     return f"{domain}, class {cls}, run {run}, batch {n}"
 
 
-def _whole(found: Batches, at: int) -> str:
+def _whole(found: BatchRows, at: int) -> str:
     more = found.whole[at] - 1
     parts = [f"{more} times more than once"] if more else []
     if found.places[at]:

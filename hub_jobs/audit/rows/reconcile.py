@@ -34,7 +34,7 @@ class UnexplainedRows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class BatchRows:
     """The batches of bronze, one array item each, sorted by number within a run."""
 
     runs: list[Names]
@@ -159,7 +159,7 @@ class Messages:
         }
 
 
-def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_since: int = 0) -> Batches:
+def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_since: int = 0) -> BatchRows:
     """Return every batch of bronze with its outcome. Rows that arrived before `kept_since` may
     have expired.
     """
@@ -195,7 +195,7 @@ def batches(bronze: RowCounts, readings: RowCounts, quarantine: RowCounts, kept_
     run = np.concatenate(codes)[firsts]
     n = np.concatenate([_column(part, "n") for part in parts])[firsts]
     stray = ~(there & refined) & (places + whole > 0)
-    return Batches(
+    return BatchRows(
         runs=runs,
         run=run[there],
         n=n[there],

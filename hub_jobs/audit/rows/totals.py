@@ -17,7 +17,7 @@ from hub_jobs.audit.rows.hours import Hour, by_hour, hour_about, merged_hours
 from hub_jobs.audit.rows.mismatches import LISTED, BrokenBatches, StrayRows, StrayScan, run_of
 from hub_jobs.audit.rows.overlap import settled_too
 from hub_jobs.audit.rows.pieces import Class
-from hub_jobs.audit.rows.reconcile import Batches, Messages
+from hub_jobs.audit.rows.reconcile import BatchRows, Messages
 from hub_jobs.audit.rows.scan import AuditTables
 from hub_jobs.tables.grouping import Names, grouped, summed
 from hub_jobs.tables.ranges import Mask, Numbers
@@ -147,12 +147,12 @@ class _Totals:
             known += [finding for finding in findings if finding not in known]
         return found
 
-    def _reconciled(self, found: dict[str, RowCounts]) -> tuple[Batches, Messages]:
+    def _reconciled(self, found: dict[str, RowCounts]) -> tuple[BatchRows, Messages]:
         parts = found["bronze"], found["readings"], found["quarantine"]
         kept_since = self._tables.kept_since
         return reconcile.batches(*parts, kept_since), reconcile.messages(*parts, kept_since)
 
-    def _add(self, batches: Batches, messages: Messages, sign: int) -> None:
+    def _add(self, batches: BatchRows, messages: Messages, sign: int) -> None:
         """Add counts, or subtract settled ones, which were in order."""
         names = _SUMMED if sign > 0 else _KEPT
         of_batches, of_messages = _named(batches.counts, names), _named(messages.counts, names)
@@ -172,7 +172,7 @@ class _Totals:
         )
 
 
-def _owners_of(found: Batches) -> tuple[list[Names], Numbers]:
+def _owners_of(found: BatchRows) -> tuple[list[Names], Numbers]:
     owners = sorted({run[:2] for run in found.runs}, key=str)
     places = {owner: at for at, owner in enumerate(owners)}
     return owners, np.array([places[run[:2]] for run in found.runs] or [0])[found.run]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from agent.demo.loopback import Proxy
+from agent.demo.loopback import LoopbackProxy
 from agent.leaf.link.status import LinkState
 from tests.faults.tools.wire import Wire
 from tests.faults.world.injected_faults import InjectedFaults
@@ -20,7 +20,7 @@ _UNDER_WAY = 4096
 """Pieces that may be under way before the relay reads no more."""
 
 
-class LateProxy(Proxy):
+class LateProxy(LoopbackProxy):
     """A `Proxy` with a `delay` in seconds, each way; `held` counts the bytes that were held back, `carried`
     the connections that were let through, each way one."""
 

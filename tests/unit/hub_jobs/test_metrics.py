@@ -16,7 +16,7 @@ from agent.contract import Exit
 from hub_jobs.ingest import run as ingest
 from hub_jobs.job_loop import Stop, job_parser, metrics_of, run_job, run_once
 from hub_jobs.maintain.run import main as maintain
-from hub_jobs.metrics import DIRECTORY_VARIABLE, Address, JobMetrics, address
+from hub_jobs.metrics import DIRECTORY_VARIABLE, JobMetrics, MetricsAddress, address
 from hub_jobs.refine import run as refine
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.server import Server
@@ -102,7 +102,7 @@ def test_figures_of_a_run_are_of_that_run_alone(tmp_path: Path) -> None:
 
 
 def test_two_jobs_of_a_process_answer_at_one_address_and_have_a_file_each(tmp_path: Path) -> None:
-    first = JobMetrics("ingest", tmp_path, Address("127.0.0.1", 0))
+    first = JobMetrics("ingest", tmp_path, MetricsAddress("127.0.0.1", 0))
     second = first.beside("refine")
     first.add_ingested("S", 3, 100)
     run_once(lambda: Exit.LOSS, second)
@@ -150,7 +150,7 @@ def test_a_damaged_file_or_a_directory_that_is_gone_fails_no_job(
 
 
 def test_an_endpoint_answers_while_the_job_runs_and_not_afterwards() -> None:
-    metrics = JobMetrics("tidy", None, Address("127.0.0.1", 0))
+    metrics = JobMetrics("tidy", None, MetricsAddress("127.0.0.1", 0))
     before = set(threading.enumerate())  # another test's server may run beside it
     with metrics.served() as port:
         assert port is not None
@@ -158,7 +158,7 @@ def test_an_endpoint_answers_while_the_job_runs_and_not_afterwards() -> None:
         run_once(lambda: Exit.LOSS, metrics)
         with urllib.request.urlopen(url) as answer:
             assert parsed(answer.read().decode())["last_exit_code", "tidy"] == Exit.LOSS
-        busy = JobMetrics("tidy", None, Address("127.0.0.1", port))
+        busy = JobMetrics("tidy", None, MetricsAddress("127.0.0.1", port))
         assert run_job(well, 1.0, busy) is Exit.FAILED
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(url)
@@ -177,8 +177,8 @@ def test_the_directory_may_come_from_the_environment(tmp_path: Path, monkeypatch
 def test_an_endpoint_is_on_loopback_unless_told_otherwise_and_for_jobs_that_go_on() -> None:
     parser = job_parser("tidy", "", repeats=True)
     lake = ["--lake", "lake"]
-    assert address("9465") == address("127.0.0.1:9465") == Address("127.0.0.1", 9465)
-    assert address("[::1]:9465") == Address("::1", 9465)
+    assert address("9465") == address("127.0.0.1:9465") == MetricsAddress("127.0.0.1", 9465)
+    assert address("[::1]:9465") == MetricsAddress("::1", 9465)
     for text in ("host", "host:", "host:70000", "-1"):
         with pytest.raises(argparse.ArgumentTypeError):
             address(text)

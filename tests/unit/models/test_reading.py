@@ -21,7 +21,7 @@ from hub_jobs.source.progress import (
     ranges,
     remaining,
 )
-from hub_jobs.source.streams import StreamInfo
+from hub_jobs.source.streams import HubStream
 from tests.harness.examples import machine
 
 NAMES = ("A", "B")
@@ -50,9 +50,9 @@ class Reading(RuleBasedStateMachine):
         self.planned: list[Range] | None = None
         self.after: StreamPositions = {}
 
-    def infos(self) -> dict[str, StreamInfo]:
+    def infos(self) -> dict[str, HubStream]:
         return {
-            name: StreamInfo(name, f"made {one.made}", one.first, one.last, 0, 0, 0)
+            name: HubStream(name, f"made {one.made}", one.first, one.last, 0, 0, 0)
             for name, one in self.streams.items()
         }
 

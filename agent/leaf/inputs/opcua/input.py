@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asyncua import ua
 
     from agent.leaf.inputs.opcua.notifications import Change, FollowedNode, NotificationPiece
-    from agent.leaf.inputs.opcua.session import Session, Subscription
+    from agent.leaf.inputs.opcua.session import OpcuaSession, Subscription
 
 _NEW: Final = "the server has no earlier subscription of this agent"
 
@@ -80,7 +80,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         except ValueError as error:
             self._log.warning("present values stored again", reason=str(error))
 
-    async def _follow(self, session: Session) -> None:
+    async def _follow(self, session: OpcuaSession) -> None:
         """Go on where the input was, and store what the server reports until the session is over."""
         from agent.leaf.inputs.opcua.limits import OpcuaError
         from agent.leaf.inputs.opcua.nodes import find
@@ -113,7 +113,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
             session.stored(subscription, int(message.SequenceNumber))
             known = None
 
-    async def _resume(self, session: Session, server: str, meaning: str) -> Subscription | None:
+    async def _resume(self, session: OpcuaSession, server: str, meaning: str) -> Subscription | None:
         """The subscription that the position is of, None where a new one is needed."""
         position = self._position
         if position is None or position.server != server:
@@ -125,7 +125,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         return subscription
 
     async def _begin(
-        self, session: Session, server: str, meaning: str, nodes: Sequence[FollowedNode]
+        self, session: OpcuaSession, server: str, meaning: str, nodes: Sequence[FollowedNode]
     ) -> Subscription:
         before, subscription = self._position, await session.subscribe(nodes)
         if subscription.refused:
@@ -138,7 +138,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         self._position = Position(server, subscription.id, meaning, 0, 0)
         return subscription
 
-    async def _next(self, session: Session, subscription: Subscription) -> ua.NotificationMessage | None:
+    async def _next(self, session: OpcuaSession, subscription: Subscription) -> ua.NotificationMessage | None:
         """The next notification: one that is not acknowledged, then new ones. None when the agent stops."""
         from agent.leaf.inputs.opcua.limits import OpcuaError
         from agent.leaf.inputs.opcua.notifications import endings

@@ -12,7 +12,7 @@ from asyncua.ua.object_ids import ObjectIds
 from agent.leaf.inputs.opcua import NodeSelection
 from agent.leaf.inputs.opcua.limits import OpcuaError
 from agent.leaf.inputs.opcua.notifications import FollowedNode
-from agent.leaf.inputs.opcua.session import Session, standard
+from agent.leaf.inputs.opcua.session import OpcuaSession, standard
 
 MAX_NODES: Final = 20_000
 _MAX_DEPTH: Final = 32
@@ -26,7 +26,9 @@ class _Found(NamedTuple):
     path: tuple[str, ...]
 
 
-async def find(session: Session, selections: Sequence[NodeSelection]) -> tuple[list[FollowedNode], list[str]]:
+async def find(
+    session: OpcuaSession, selections: Sequence[NodeSelection]
+) -> tuple[list[FollowedNode], list[str]]:
     """The variables that are selected, each once, and a sentence for each selection that finds none. The
     first selection that covers a variable names it. Raises `OpcuaError`."""
     nodes: dict[str, FollowedNode] = {}
@@ -47,7 +49,7 @@ async def find(session: Session, selections: Sequence[NodeSelection]) -> tuple[l
     return sorted(nodes.values()), lacking
 
 
-async def _by_id(session: Session, ident: str) -> list[_Found]:
+async def _by_id(session: OpcuaSession, ident: str) -> list[_Found]:
     node = ua.NodeId.from_string(ident)
     (name,) = await session.browse_names([node])
     return [] if name is None else [_Found(node, (name,))]

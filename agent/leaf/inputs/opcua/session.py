@@ -78,18 +78,18 @@ class Subscription(Struct):
 
 
 @contextlib.asynccontextmanager
-async def connected(options: OpcuaOptions, domain: str, limits: CallLimits) -> AsyncIterator[Session]:
+async def connected(options: OpcuaOptions, domain: str, limits: CallLimits) -> AsyncIterator[OpcuaSession]:
     """A session as long as the scope lasts; its subscription stays at the server. `limits` are what is known
     of the server. Raises `OpcuaError`."""
     client = Client(options.url, timeout=ANSWER_SECONDS, watchdog_intervall=_alive_seconds(options))
     client.name = client.description = f"petiole {domain}"
     client.session_timeout = int(_SESSION_SECONDS * 1000)
-    # The library's own loop acknowledges by itself and hides what it could not read; `Session` publishes.
+    # The library acknowledges by itself and hides what it could not read; `OpcuaSession` publishes.
     client.uaclient.session.ensure_publish_loop = lambda: None  # type: ignore[method-assign]
     messages = bounded(client)
     try:
         await _ask(_open(client, options))
-        session = Session(client, options, limits, messages)
+        session = OpcuaSession(client, options, limits, messages)
         await session.read_limits()
         yield session
     finally:
@@ -139,7 +139,7 @@ def _application_uri(certificate: bytes) -> str | None:
     return None
 
 
-class Session:
+class OpcuaSession:
     """An open session. All methods raise `OpcuaError`."""
 
     def __init__(
@@ -300,7 +300,7 @@ def standard(number: int) -> ua.NodeId:
 
 
 async def _ignored(_result: ua.PublishResult) -> None:
-    """`Session.next` takes what is published."""
+    """`OpcuaSession.next` takes what is published."""
 
 
 def _item(handle: int, node: FollowedNode, options: OpcuaOptions) -> ua.MonitoredItemCreateRequest:

@@ -18,7 +18,7 @@ from hub_jobs.audit.ledgers import (
     Origin,
     Source,
 )
-from hub_jobs.source.streams import StreamInfo, StreamLimits
+from hub_jobs.source.streams import HubStream, StreamLimits
 from hub_jobs.tables import gap_notes, seen, stream_history
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.gap_notes import GapReason, reason_by_limits
@@ -31,8 +31,8 @@ SOURCE = ("TEL_edge-1_normal", "abc")
 ORIGIN = ("edge-1", "normal", "made")
 
 
-def _stream(limits: StreamLimits, created: str = MADE) -> StreamInfo:
-    return StreamInfo("TELEMETRY_0", created, 1, 9, 9, 0, 900, limits=limits)
+def _stream(limits: StreamLimits, created: str = MADE) -> HubStream:
+    return HubStream("TELEMETRY_0", created, 1, 9, 9, 0, 900, limits=limits)
 
 
 def _lake(
@@ -70,7 +70,7 @@ def _forget_log(where: Path) -> None:
 def gaps(
     where: Path,
     gone: dict[Origin, list[EvictedRange]] | None = None,
-    hub: dict[str, StreamInfo] | None = None,
+    hub: dict[str, HubStream] | None = None,
     lost: LostStores | None = None,
     origins: dict[Source, set[Origin]] | None = None,
 ) -> list[tuple[str, Sequence[tuple[int, int]], GapReason, bool]]:

@@ -12,7 +12,7 @@ import pytest
 
 from agent.demo.loopback import free_port
 from hub_jobs.source.connection import Connection
-from hub_jobs.source.protocol import ApiError, Denied, Unreachable, WireError
+from hub_jobs.source.protocol import Denied, SourceApiError, Unreachable, WireError
 from hub_jobs.source.server import Server
 from hub_jobs.source.streams import stream_info
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_seed, make_stream
@@ -29,7 +29,7 @@ def test_a_stream_is_asked_for_its_state(server: PlainServer, conn: Connection) 
 
 
 def test_what_jetstream_refuses_has_its_reason(conn: Connection) -> None:
-    with pytest.raises(ApiError, match=r"STREAM\.INFO\.NONE: stream not found") as caught:
+    with pytest.raises(SourceApiError, match=r"STREAM\.INFO\.NONE: stream not found") as caught:
         stream_info(conn, "NONE")
     assert (caught.value.code, caught.value.err_code) == (404, 10059)
     assert pickle.loads(pickle.dumps(caught.value)).err_code == 10059
@@ -98,7 +98,7 @@ def test_an_nkey_opens_what_it_may_and_nothing_else(tmp_path: Path) -> None:
     try:
         server.start(identity)
         with Connection(identity) as conn:
-            with pytest.raises(ApiError, match="stream not found"):
+            with pytest.raises(SourceApiError, match="stream not found"):
                 stream_info(conn, "S")
             with pytest.raises(Denied, match=r"Permissions Violation for Publish to .*STREAM\.INFO\.T"):
                 stream_info(conn, "T")

@@ -18,16 +18,16 @@ from hub_jobs.source.plan import (
     split,
     usual_partitions,
 )
-from hub_jobs.source.streams import StreamInfo
+from hub_jobs.source.streams import HubStream
 
 MADE = "2026-11-21T06:00:00Z"
 
 
-def stream(first: int, last: int, name: str = "S") -> StreamInfo:
-    return StreamInfo(name, MADE, first, last, last - first + 1, 0, 0)
+def stream(first: int, last: int, name: str = "S") -> HubStream:
+    return HubStream(name, MADE, first, last, last - first + 1, 0, 0)
 
 
-def bounds(info: StreamInfo, start: str, end: str, fail: bool = True) -> tuple[int, int]:
+def bounds(info: HubStream, start: str, end: str, fail: bool = True) -> tuple[int, int]:
     found = resolve(info, parse_offsets(start, "startingOffsets"), parse_offsets(end, "endingOffsets"), fail)
     return found.first, found.last
 
@@ -87,7 +87,7 @@ def test_the_start_is_read_and_the_end_is_not() -> None:
 
 
 @pytest.mark.parametrize("empty", [stream(0, 0), stream(51, 50)])
-def test_an_empty_stream_gives_nothing_to_read(empty: StreamInfo) -> None:
+def test_an_empty_stream_gives_nothing_to_read(empty: HubStream) -> None:
     first, last = bounds(empty, "earliest", "latest")
     assert last == first - 1
     assert split([Range("S", MADE, first, last)]) == []

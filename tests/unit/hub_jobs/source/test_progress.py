@@ -20,17 +20,17 @@ from hub_jobs.source.progress import (
     remaining,
     shares,
 )
-from hub_jobs.source.streams import StreamInfo
+from hub_jobs.source.streams import HubStream
 
 MADE, AGAIN = "2026-11-21T06:00:00Z", "2026-11-21T07:00:00Z"
 
 
-def stream(name: str, first: int, last: int, created: str = MADE) -> StreamInfo:
-    return StreamInfo(name, created, first, last, last - first + 1, 0, 0)
+def stream(name: str, first: int, last: int, created: str = MADE) -> HubStream:
+    return HubStream(name, created, first, last, last - first + 1, 0, 0)
 
 
 def step(
-    positions: StreamPositions, infos: dict[str, StreamInfo], most: int | None = None, fail: bool = True
+    positions: StreamPositions, infos: dict[str, HubStream], most: int | None = None, fail: bool = True
 ) -> StreamPositions:
     return advance(positions, infos, ends(infos), most, fail)
 
@@ -115,7 +115,7 @@ def test_of_a_stream_that_was_made_anew_since_the_target_was_fixed_all_is_read()
     ],
 )
 def test_what_was_lost_fails_the_query_unless_that_is_allowed(
-    now: StreamInfo, said: str, goes_on_at: StreamPosition
+    now: HubStream, said: str, goes_on_at: StreamPosition
 ) -> None:
     positions = {"A": StreamPosition(MADE, 11)}
     with pytest.raises(OffsetLost, match=said):
@@ -137,7 +137,7 @@ def test_a_stream_that_is_gone_fails_the_query_unless_that_is_allowed() -> None:
 @pytest.mark.parametrize(
     "now", [None, stream("A", 5, 20), stream("A", 1, 9), stream("A", 1, 20, AGAIN)], ids=lambda one: str(one)
 )
-def test_a_batch_that_is_run_again_is_checked_against_what_is_left(now: StreamInfo | None) -> None:
+def test_a_batch_that_is_run_again_is_checked_against_what_is_left(now: HubStream | None) -> None:
     (part,) = ranges({"A": StreamPosition(MADE, 4)}, {"A": StreamPosition(MADE, 11)})
     check(part, stream("A", 4, 10))
     with pytest.raises(OffsetLost):

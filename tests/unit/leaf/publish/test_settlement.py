@@ -15,7 +15,7 @@ from agent.leaf.intake import Chunk, Level, RefusalReason, RefusedError, Unknown
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.publish.accumulator import BatchLimits
 from agent.leaf.publish.publisher import PATIENCE, Publisher
-from agent.leaf.publish.settlement import Answer, Answers, Deadlines, Settlement
+from agent.leaf.publish.settlement import Answers, Deadlines, PendingAnswer, Settlement
 
 ONE = Chunk(b"{}\n", 1)
 
@@ -174,7 +174,7 @@ async def test_an_answer_that_was_given_holds_nothing_of_its_sender() -> None:
 
     sender = Sender()
     gone = weakref.ref(sender)
-    answer = Answer(Answers(), sender.settled, sender.give_up)
+    answer = PendingAnswer(Answers(), sender.settled, sender.give_up)
     answer.set_result(None)
     del sender
     await asyncio.sleep(0)

@@ -57,7 +57,7 @@ class NodeCommand(NamedTuple):
     payload: bytes
 
 
-class Refusal(NamedTuple):
+class RefusedMetrics(NamedTuple):
     """Something that is not a reading; `reason` counts it, as a message or as so many metrics."""
 
     reason: str
@@ -71,7 +71,7 @@ class Taken(Struct):
 
     payload: bytes = b""
     count: int = 0
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[RefusedMetrics] = field(default_factory=list)
     commands: list[NodeCommand] = field(default_factory=list)
     gaps: list[SequenceGap] = field(default_factory=list)
 
@@ -114,10 +114,10 @@ class SparkplugDecoder:
                 if source.kind != "NDEATH" and node.needs_birth and node.may_ask(now):
                     taken.commands.append(_rebirth(source.ident, wall_ns))
         except PayloadError as error:
-            taken.refused.append(Refusal("bad_message", Letter(data, topic, str(error))))
+            taken.refused.append(RefusedMetrics("bad_message", Letter(data, topic, str(error))))
         except TooManyError as error:
             text = f"{error}; give inputs of their own to some of the groups"
-            taken.refused.append(Refusal("too_many", Letter(data, topic, text)))
+            taken.refused.append(RefusedMetrics("too_many", Letter(data, topic, text)))
         self._validate(lines, topic, wall_ns, taken)
         return taken
 
@@ -127,7 +127,7 @@ class SparkplugDecoder:
         taken.payload, taken.count = parsed.payload, parsed.count
         for offset, reason in parsed.bad:
             line = block[offset : block.find(b"\n", offset)]
-            taken.refused.append(Refusal("bad_value", Letter(line, topic, reason)))
+            taken.refused.append(RefusedMetrics("bad_value", Letter(line, topic, reason)))
 
 
 def _rebirth(ident: NodeId, wall_ns: int) -> NodeCommand:
@@ -271,4 +271,4 @@ class _Message(Struct):
         names = listed([str(row.get("name", f"alias {row.get('alias')}")) for row in rows])
         head = {"seq": self.payload.seq, "timestamp": self.payload.time, "metrics": rows}
         letter = Letter(_encode(head), self.topic, f"{text}: {names}" if rows else text)
-        self.taken.refused.append(Refusal(reason, letter, max(1, len(rows))))
+        self.taken.refused.append(RefusedMetrics(reason, letter, max(1, len(rows))))
