@@ -1,5 +1,5 @@
 """NATS' document on JetStream and leaf nodes, step by step: two servers, two domains, and what goes between
-them without a mirror or a source. `docs/seed.md` walks through it."""
+them without a mirror or a source. `docs/client.md` walks through it."""
 
 from __future__ import annotations
 

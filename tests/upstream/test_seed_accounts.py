@@ -1,5 +1,5 @@
 """NATS' document on JetStream and leaf nodes, step by step: a stream of one account used by others, by copies
-and by clients, in the other domain too. `docs/seed.md` walks through it."""
+and by clients, in the other domain too. `docs/client.md` walks through it."""
 
 from __future__ import annotations
 

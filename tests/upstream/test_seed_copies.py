@@ -1,5 +1,5 @@
 """NATS' document on JetStream and leaf nodes, step by step: streams copied from one domain to the other by
-mirrors and sources, and read while the link is down. `docs/seed.md` walks through it."""
+mirrors and sources, and read while the link is down. `docs/client.md` walks through it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """NATS' document on JetStream and leaf nodes, step by step: a JetStream that is extended to a leaf because
-neither has a domain, and the document's known issues. `docs/seed.md` walks through it."""
+neither has a domain, and the document's known issues. `docs/client.md` walks through it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """NATS' document on JetStream and leaf nodes: with linked system accounts one account resolver serves both
-sides. `docs/seed.md` walks through it."""
+sides. `docs/client.md` walks through it."""
 
 from __future__ import annotations
 

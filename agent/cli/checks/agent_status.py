@@ -134,7 +134,7 @@ def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:
     """A mirror or source that is not well."""
     if not row.get("up", True):
         sentence = f"{row.get('kind')} {row.get('link')}: {row.get('state')}"
-        finding = LINK.warning(sentence, "look the sentence up in Petiole's docs/mirrors.md")
+        finding = LINK.warning(sentence, "look the sentence up in Petiole's docs/client.md")
         yield finding.after(Cause.HUB, Cause.REGISTRAR, Cause.SERVER, Cause.DISK, Cause.CLOCK)
 
 
