@@ -1,8 +1,8 @@
 """Every subject in the name of everybody, for real: what gets through is what is written down, and what is
 written down holds what it must.
 
-With `PETIOLE_WRITE=1` (`make security-table`) what is found is written down, in `allowed.json` and the
-document.
+With `PETIOLE_WRITE=1` (`make security-table`) what is found is written down, in `allowed.json` and
+`allowed.md`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.security.plant import SYSTEM, TENANT, Place, open_plant
 from tests.security.trying import IDENTITIES, Found, Identity, found
 
 ALLOWED = Path(__file__).with_name("allowed.json")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
+DOCUMENT = Path(__file__).with_name("allowed.md")
 BEGIN, END = "<!-- what was tried: begin -->\n", "<!-- what was tried: end -->\n"
 OWNER = "owner of the hub"
 TABLE_SERVER = "2.15.1"
