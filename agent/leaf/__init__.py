@@ -1,2 +1,3 @@
-"""What runs only on an edge machine. A reading goes through `inputs`, `intake`, `rules` and `publish` into
-the leaf's stream, and `link` sees to it that the hub gets it."""
+"""Runs on an edge machine only. A reading passes `inputs`, `intake`, `rules` and `publish` into the leaf's
+stream; `link` delivers it to the hub.
+"""

@@ -1,8 +1,7 @@
-"""Acknowledgements: what the level of each input means on the present server; the waits of level `hub` until
-the hub holds what is stored here; and the requests by which the hub says so.
+"""Defines the acknowledgement levels of inputs, and waits for the hub at level `hub`.
 
-The waits know sequences and no connection: others report what was stored, up to where the hub holds
-everything, and when the local store was lost."""
+Waits know sequences but no connection; others report stored batches, the hub's progress and store losses.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +26,10 @@ _KNOWN_IDS: Final = 1_000
 
 
 class HubAckWaiters:
-    """The waits of all classes. Those that wait for one sequence share it; nothing is kept of a wait that was
-    given up. `sentence(cls)` says how the link of a class is. `wanted` is set while a submission
-    waits."""
+    """Waits of all classes. Equal waits are shared, and abandoned ones leave nothing.
+
+    `sentence(cls)` describes the class's link. `wanted` is set while any submission waits.
+    """
 
     def __init__(self, sentence: Callable[[str], str]) -> None:
         self._sentence = sentence
@@ -42,8 +42,11 @@ class HubAckWaiters:
         self.wanted = asyncio.Event()
 
     async def wait(self, cls: str, deadline: float) -> None:
-        """Return once the hub holds all that is stored of a class now. Raises `NotAtHubError` when that is
-        not so by the deadline (monotonic seconds), when the agent stops, or when the store is lost."""
+        """Wait until the hub holds everything stored of a class now.
+
+        Raises `NotAtHubError` at the deadline (monotonic seconds), at the agent's stop, or after a store
+        loss.
+        """
         seq = self._stored.get(cls, 0)
         if seq <= self._reached.get(cls, 0):
             return
@@ -69,7 +72,7 @@ class HubAckWaiters:
                 del error, outcome  # it refers to this frame, as in `Publisher.submit`
 
     def stored(self, cls: str, seq: int, message_id: str) -> None:
-        """A batch was stored."""
+        """Note a stored batch."""
         self._stored[cls] = max(self._stored.get(cls, 0), seq)
         ids = self._ids.setdefault(cls, {})
         if len(ids) >= _KNOWN_IDS:
@@ -77,19 +80,19 @@ class HubAckWaiters:
         ids[seq] = message_id
 
     def began(self, cls: str, last: int) -> None:
-        """There is a connection, and this is the last sequence of a class's stream."""
+        """Note a new connection and a class's last sequence."""
         self._stored[cls] = min(self._stored.get(cls, last), last)
 
     def id_at(self, cls: str, seq: int) -> str | None:
-        """The id of the batch that was stored at a sequence, None where it is not known any more."""
+        """Return the batch id at a sequence, or None."""
         return self._ids.get(cls, {}).get(seq)
 
     def classes(self) -> list[str]:
-        """The classes for which a submission waits."""
+        """Return the classes with waits."""
         return [cls for cls, waits in self._waits.items() if waits]
 
     def reached(self, cls: str, seq: int) -> bool:
-        """The hub holds all of a class up to a sequence; returns whether a submission waited for that."""
+        """End waits up to a sequence that the hub holds; tells whether there were any."""
         self._reached[cls] = seq
         done = [reached_seq for reached_seq in self._waits.get(cls, ()) if reached_seq <= seq]
         for reached_seq in done:
@@ -97,13 +100,13 @@ class HubAckWaiters:
         return bool(done)
 
     def lost(self, cls: str) -> None:
-        """The local store was lost or restored from a backup: its old sequences mean nothing now."""
+        """Fail the waits of a class whose store was lost or restored."""
         self._ids.pop(cls, None)
         for seq in list(self._waits.get(cls, ())):
             self._finish(cls, seq, store_lost())
 
     def stop(self) -> None:
-        """The agent stops: end all waits, for the readings are stored."""
+        """End all waits; the readings are stored here."""
         self._stopping = True
         for cls, waits in self._waits.items():
             for seq in list(waits):
@@ -126,7 +129,7 @@ class HubAckWaiters:
 
 
 def store_lost() -> NotAtHubError:
-    """Whether the hub holds the readings is unknown from now on."""
+    """Return the error for readings whose place is unknown after a store loss."""
     return NotAtHubError(
         "the store of this machine was lost or restored from a backup after the readings were stored; "
         "whether the hub holds them is unknown",
@@ -135,16 +138,17 @@ def store_lost() -> NotAtHubError:
 
 
 SOONEST: Final = 0.02
-"""Seconds between two requests while answers end waits; otherwise the pause doubles."""
+"""Seconds between requests while answers end waits; otherwise the pause doubles."""
 LONGEST: Final = 1.0
 _ANSWER_SECONDS: Final = 2.0
 
 
 class HubCursorPoller:
-    """Asks the hub, while a submission waits, up to where it holds everything. An announcement shows the
-    same every ten seconds; this request is small, and sent at a bounded rate however many wait. It asks over
-    the current connection. `agreed(cls)` returns the epoch of a class if the link is up and both
-    sides agree: only then a position at the hub proves that it holds all before it."""
+    """Asks the hub for its progress while a submission waits, by a small request at a bounded rate.
+
+    `agreed(cls)` returns the epoch if link and both sides are in order; only then a position proves all
+    before it.
+    """
 
     def __init__(
         self,
@@ -161,7 +165,7 @@ class HubCursorPoller:
 
     @contextlib.contextmanager
     def connected(self, nc: Client, js: JetStream) -> Iterator[None]:
-        """Ask over this connection as long as the scope lasts."""
+        """Use this connection within the scope."""
         self._over = (nc, js)
         try:
             yield
@@ -179,7 +183,7 @@ class HubCursorPoller:
                 await asyncio.sleep(backoff.next())
 
     async def _once(self) -> bool:
-        """Ask, and end the waits that the answer ends; returns whether it ended any."""
+        """Ask once; returns whether waits ended."""
         epochs = {cls: epoch for cls in self._waits.classes() if (epoch := self._agreed(cls)) is not None}
         if self._over is None or not epochs:
             return False
@@ -220,14 +224,15 @@ class HubCursorPoller:
 
 _LOOK_SECONDS: Final = 2.0
 _FIRST_LOOKS: Final = 5
-"""After so many looks the sentence says that it is not known."""
+"""Looks after which the level counts as unknown."""
 
 log = structlog.get_logger("acknowledgement")
 
 
 def meaning(level: Level, synced: bool | None, hub_seconds: float = 0.0) -> str:
-    """What an acknowledgement means; `synced` says whether the server syncs before it acknowledges, None
-    where that is not known, and `hub_seconds` how often the hub's does, 0 if before it acknowledges."""
+    """Describe a level. `synced` tells whether the server syncs before acks (None: unknown); `hub_seconds` is
+    the hub's sync interval, 0 for before acks.
+    """
     if level == "accepted":
         return "in this agent's memory: a crash or a stop without the server loses it"
     if synced:
@@ -247,7 +252,7 @@ def meaning(level: Level, synced: bool | None, hub_seconds: float = 0.0) -> str:
 
 
 class AckLevels:
-    """The levels of all inputs, by name; `hub_seconds` returns how often the hub's server syncs its disk."""
+    """Levels of inputs by name; `hub_seconds` returns the hub's sync interval."""
 
     def __init__(
         self, levels: Mapping[str, Level], health: ServerHealth, hub_seconds: Callable[[], float]
@@ -255,12 +260,11 @@ class AckLevels:
         self._levels, self._health, self._hub_seconds = levels, health, hub_seconds
 
     def meanings(self) -> dict[str, str]:
-        """Each input's sentence, as `/status` shows it."""
+        """Return the sentences for `/status`."""
         return {name: self._sentence(level) for name, level in self._levels.items()}
 
     async def run(self) -> None:
-        """Log each input's sentence once what the server does is known, and again when it does otherwise,
-        until cancelled."""
+        """Log each input's sentence when known and when it changes, until cancelled."""
         looks, logged = 0, dict[str, str]()
         while True:
             if self._health.is_synced is not None or logged or looks >= _FIRST_LOOKS:

@@ -1,5 +1,4 @@
-"""Watches the machine's clock for one run of the agent, and stores what it learns of times that were stamped
-wrongly. It sets no clock."""
+"""Watches the machine's clock and stores corrections. It never sets the clock."""
 
 from __future__ import annotations
 
@@ -25,9 +24,10 @@ log = structlog.get_logger("clock")
 
 
 class ClockMonitor:
-    """The clock as the core reads it: each `look`, at every sealing and once a second, is compared with those
-    before. A correction stays in the state file until the stream of every class has it; `stored(cls, seq)` is
-    called with its sequence."""
+    """Compares the clocks at each `look`: at every seal and once a second.
+
+    A correction stays in the state file until every class's stream has it; `stored(cls, seq)` is then called.
+    """
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ClockMonitor:
 
     @contextlib.contextmanager
     def connected(self, js: JetStream) -> Iterator[None]:
-        """Store over this connection as long as the scope lasts."""
+        """Store over this connection within the scope."""
         self._js = js
         try:
             yield
@@ -53,7 +53,7 @@ class ClockMonitor:
             self._js = None
 
     def look(self) -> Instant:
-        """The clocks now."""
+        """Return the present clocks."""
         instant = self._reader.look()
         state = self._state.current
         observed = timeline.observe(state.clock, instant, self._domain)

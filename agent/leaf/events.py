@@ -1,4 +1,4 @@
-"""What happens in a leaf's agent that several of its parts act on, and who hears of it."""
+"""Defines the agent's internal events, and delivers them to subscribers."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ class BatchStored(Struct, frozen=True):
 
     id: MessageId
     seq: int
-    """Of its message in the stream."""
+    """The message's sequence."""
     readings: int
-    """How many readings it holds; 0 in a batch of dead letters."""
+    """Number of readings; 0 for dead letters."""
     input: str
     position: str | None
-    """How far its pull input is with it."""
+    """Position of its pull input."""
 
 
 class StreamFull(Struct, frozen=True):
-    """The stream of a class refused a batch for want of room."""
+    """A class's stream refused a batch for lack of space."""
 
     cls: str
     size: int
-    """The bytes of its message at most."""
+    """Upper bound of the message's bytes."""
 
 
 class StreamTrimmed(Struct, frozen=True):
-    """The agent purged messages of a class that the hub holds."""
+    """The agent purged messages that the hub holds."""
 
     cls: str
 
 
 class StreamSeen(Struct, frozen=True):
-    """The stream of a class was looked at."""
+    """A class's stream was inspected."""
 
     cls: str
     info: StreamInfo
     confirmed: int
-    """The sequence up to which the hub is known to hold all of this epoch."""
+    """Sequence up to which the hub holds this epoch."""
 
 
 class EpochBegun(Struct, frozen=True):
-    """The link of a class has begun a new epoch: nothing of it is known to be at the hub."""
+    """A class's link began an epoch; nothing of it is known at the hub."""
 
     cls: str
 
 
 class StoreLost(Struct, frozen=True):
-    """The store of a class was lost or restored from a backup."""
+    """A class's store was lost or restored from a backup."""
 
     cls: str
     found_by_hub: bool = False
-    """Whether the agent's own state did not show it, so that it may have been restored too."""
+    """Whether only the hub revealed it, so that the agent's state may be restored too."""
 
 
 class LinkChanged(Struct, frozen=True):
-    """The link of the local server to the hub came up or went down."""
+    """The server's link to the hub went up or down."""
 
 
 class ConnectionStuck(Struct, frozen=True):
-    """The connection to the local server leads nowhere: a new one is needed."""
+    """The connection to the local server must be replaced."""
 
     reason: str
 
@@ -75,14 +75,13 @@ Event = TypeVar("Event")
 
 
 class Events:
-    """Hands each event to its subscribers at once, in the order in which they subscribed. What one raises
-    reaches the part that emitted the event."""
+    """Delivers events at once in order of subscription. Exceptions reach the emitter."""
 
     def __init__(self) -> None:
         self._subscribers: dict[type, list[Callable[[Any], object]]] = {}
 
     def on(self, kind: type[Event], *subscribers: Callable[[Event], object]) -> None:
-        """Hand events of this kind to these from now on."""
+        """Subscribe to events of a kind."""
         self._subscribers.setdefault(kind, []).extend(subscribers)
 
     def emit(self, event: object) -> None:

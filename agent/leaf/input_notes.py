@@ -1,4 +1,4 @@
-"""Keeps for pull inputs what a position has no room for, and names doubts about their lines in the ledger."""
+"""Keeps texts of pull inputs beside their positions, and records doubts about lines in the ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger("state")
 
 
 class InputNotes:
-    """The `Notes` of one agent: a file for each input below its state directory, and doubts in the state."""
+    """The `Notes` of one agent: a file per input, and doubts in the state."""
 
     def __init__(self, state_dir: Path, state: StateFile) -> None:
         self._folder, self._state = state_dir / FOLDER, state
@@ -33,8 +33,9 @@ class InputNotes:
         return True
 
     def store_lost(self, lost: StoreLost) -> None:
-        """Name the inputs whose position was restored together with the store: lines that they stored since
-        the agent began may be at the hub already."""
+        """Record inputs whose position was restored with the store; their newer lines may be at the hub
+        already.
+        """
         current = self._state.current
         for name in current.positions.get(lost.cls, {}) if lost.found_by_hub else ():
             reason = "were read since this start from a position of an older copy, which was restored"

@@ -1,5 +1,4 @@
-"""What an input hands to the core, and what the core may answer. Inputs know this module and nothing else of
-the way of a reading; the core knows no input."""
+"""Defines what inputs submit to the core and what it answers. Inputs import only this of the publish path."""
 
 from __future__ import annotations
 
@@ -13,36 +12,39 @@ from msgspec import Struct
 from agent.contract import Doubt, Letter, Request
 
 MAX_POSITION = 8192
-"""With the idempotency keys of a batch this stays below the 64 KiB that the server allows for headers."""
+"""With a batch's idempotency keys this fits the server's 64 KiB of headers."""
 
 _MAX_HEADER = 2 * MAX_POSITION + 2048
 
 
 Level = Literal["accepted", "stored", "hub"]
-"""What an acknowledgement of an input means: in this agent's memory, in the local stream, or held by the hub.
-The core knows it by the input's name; docs/acknowledgement.md says what each survives."""
+"""Meaning of an acknowledgement: in memory, in the local stream, or at the hub;
+see docs/acknowledgement.md.
+"""
 
 
 class Chunk(Struct, frozen=True):
-    """Readings that are stored together or not at all, but for what rules make of them. Raises `ValueError`
-    for a position that cannot travel in a header, and for letters without a position."""
+    """Readings stored together or not at all, except for rules.
+
+    Raises `ValueError` for a position that does not fit a header, and for letters without position.
+    """
 
     payload: bytes
-    """NDJSON: validated lines with `ts` and `device`, each ended by a newline."""
+    """NDJSON: validated lines with `ts` and `device` and newlines."""
     count: int
-    """How many lines."""
+    """Number of lines."""
     request: Request | None = None
-    """That of a push input, by which a repeat is recognised."""
+    """A push input's request, to recognise repeats."""
     position: str | None = None
-    """That of a pull input after these lines: printable ASCII of up to `MAX_POSITION` characters. Within the
-    core it holds more than the input's own."""
+    """A pull input's position after these lines: printable ASCII up to `MAX_POSITION`. The core adds
+    to it.
+    """
     letters: tuple[Letter, ...] = ()
-    """What of the piece of a pull input is no reading."""
+    """Invalid parts of a pull input's piece."""
     dead: bool = False
-    """Whether the lines are dead letters; set within the core only."""
+    """Whether the lines are dead letters; set by the core."""
     on_settled: Callable[[int | None], None] | None = None
-    """Called within the core with the sequence at which the stream holds the chunk, or with None once it is
-    certain that the stream does not and will not."""
+    """Called by the core with the sequence, or None when surely not stored."""
 
     def __post_init__(self) -> None:
         position = self.position
@@ -55,37 +57,36 @@ class Chunk(Struct, frozen=True):
 
 
 class ResumePoint(Struct, frozen=True):
-    """Where a pull input goes on."""
+    """Where a pull input continues."""
 
     position: str | None = None
-    """Go on behind this position, None: at the beginning."""
+    """Continue after this position; None for the beginning."""
     until: str | None = None
-    """If it is given, a part of the lines from `position` up to here is stored already. The next chunk must
-    hold the same lines as before, end here and have this text as its position; the core then leaves out what
-    is stored."""
+    """If set, lines up to here are partly stored. The next chunk must hold the same lines and end here; the
+    core omits stored ones.
+    """
     lost: bool = False
-    """Whether the position is lost, though the input may have stored a lot."""
+    """Whether the position is lost though the input may have stored data."""
 
 
 class Notes(Protocol):
-    """What the core keeps for pull inputs beside their positions."""
+    """Data that the core keeps for pull inputs beside positions."""
 
     def take_stale(self, input_name: str) -> bool:
-        """Whether the position of an input may be older than what it has stored: the state is that of an
-        older copy."""
+        """Tell whether an input's position may be older than its stored data, from a restored state."""
 
     async def kept(self, input_name: str) -> str | None:
-        """The text that an input kept last. Raises `OSError`."""
+        """Return an input's last text. Raises `OSError`."""
 
     async def keep(self, input_name: str, text: str) -> None:
-        """Keep a text, on disk when it returns. Raises `OSError`."""
+        """Store a text durably. Raises `OSError`."""
 
     async def doubt(self, cls: str, doubt: Doubt) -> None:
-        """Name lines in the ledger that may be stored twice or may be lacking."""
+        """Record possibly doubled or missing lines in the ledger."""
 
 
 class RefusalReason(StrEnum):
-    """Why a chunk was refused; the value is the label of the metric."""
+    """The reason of a refusal; the value is the metric label."""
 
     TOO_LARGE = "too_large"
     FULL = "stream_full"
@@ -98,8 +99,9 @@ class RefusalReason(StrEnum):
 
 
 class RefusedError(Exception):
-    """The chunk is not stored and will not be: its sender still has it. `retry_after` is in seconds, None
-    when the same chunk would be refused again."""
+    """The chunk is not and will not be stored; its sender keeps it. `retry_after` in seconds, None
+    for never.
+    """
 
     def __init__(self, reason: RefusalReason, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -108,15 +110,17 @@ class RefusedError(Exception):
 
 
 class UnknownOutcomeError(Exception):
-    """The chunk was sent and not answered in time. It may be stored or not; the agent goes on trying, and a
-    request repeated under its key learns the outcome."""
+    """The chunk was sent without a timely answer. The agent continues; a repeat with the same key learns the
+    outcome.
+    """
 
 
 class NotAtHubError(UnknownOutcomeError):
-    """Level `hub` only: the chunk is stored here, and the hub was not seen to hold it in time. It goes there
-    by itself; a request repeated under its key waits for that again and is not stored twice, anything else
-    that is handed in again is. `lost`: the local store was lost or restored from a backup meanwhile, so that
-    this is unknown."""
+    """The chunk is stored here but was not seen at the hub in time (level `hub`).
+
+    It will be delivered. A repeat with the same key waits again; other repeats are stored twice. `lost`: the
+    local store was lost or restored meanwhile.
+    """
 
     def __init__(self, text: str, *, lost: bool = False) -> None:
         super().__init__(text)
@@ -124,68 +128,68 @@ class NotAtHubError(UnknownOutcomeError):
 
 
 class Intake(Protocol):
-    """The core as an input sees it."""
+    """The core's interface for inputs."""
 
     @property
     def domain(self) -> str:
-        """The domain of this machine, the default `device` of a reading."""
+        """This machine's domain, the default `device`."""
 
     @property
     def notes(self) -> Notes:
-        """What is kept for pull inputs."""
+        """The notes of pull inputs."""
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        """Take a chunk in; return when the input's level is reached: `accepted` once it is in memory,
-        `stored` after the PubAck, `hub` once the hub holds it. A chunk whose request key is known as stored
-        is not stored again, one whose key is in flight waits for that one; one with a position is never
-        acknowledged before it is stored, and not stored again where that is the stored position: then it
-        waits for the level. Waits while too much is in flight: that is how backpressure reaches the input.
-        Raises `RefusedError`, `UnknownOutcomeError` or `NotAtHubError`."""
+        """Store a chunk and return at the input's level: `accepted` in memory, `stored` after the PubAck,
+        `hub` at the hub.
+
+        Repeats with a known key or position are not stored again but wait for the level. A position is never
+        acknowledged before it is stored. Waits at the in-flight limit (backpressure). Raises `RefusedError`,
+        `UnknownOutcomeError` or `NotAtHubError`.
+        """
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Keep what an input received and could not take, when there is no sender whom it could refuse.
-        Returns as `submit` does, or at once where more letters come than may be kept: they are then counted
-        only. Raises `RefusedError` (the letters are neither stored nor counted) or `UnknownOutcomeError`.
-        What a message does not hold goes into further ones, and is counted only where those are refused."""
+        """Store invalid data of senders that can't be refused; excess letters are only counted.
+
+        Returns as `submit`. Raises `RefusedError` (neither stored nor counted) or `UnknownOutcomeError`.
+        """
 
     async def position(self, input_name: str) -> ResumePoint:
-        """Where the input goes on. Waits while a batch of the input is in flight, and for the local server;
-        an input that is stopping cancels the wait. Raises `ContractError` when what is stored can't be
-        read."""
+        """Return where the input continues, after its batches in flight are settled and the server is there.
+
+        Raises `ContractError` for an unreadable stored position.
+        """
 
 
 Settled = Callable[[Exception | None], None]
-"""Takes the outcome of a chunk: None once the level of the input is reached, else what `submit` would raise.
-It must not raise."""
+"""Receives a chunk's outcome: None at the input's level, else the error of `submit`. Must not raise."""
 
 
 @runtime_checkable
 class QuickIntake(Intake, Protocol):
-    """An intake that needs no task for a chunk for which it only waits for the store."""
+    """An intake that can store without a task."""
 
     def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
-        """Take a chunk in as `submit` does, at once; `settled` is called later. False where there is more to
-        wait for, such as room in memory: nothing is taken in then, and `submit` does it. Raises
-        `RefusedError`."""
+        """Submit at once and call `settled` later; False, without effect, if waiting is needed. Raises
+        `RefusedError`.
+        """
 
 
 class Input(Protocol):
-    """One input. `run` ends once `stopping` is set and all that was accepted has been answered; it takes in
-    nothing new from then on."""
+    """One input. `run` ends after `stopping` once everything accepted is answered."""
 
     @property
     def name(self) -> str:
-        """The name in the configuration and in the batch subject."""
+        """Name in the configuration and batch subjects."""
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Take in readings until `stopping` is set."""
+        """Accept readings until `stopping`."""
 
 
 class CheckedInput(Input, Protocol):
-    """An input that can say before it runs why it cannot."""
+    """An input that checks itself before it runs."""
 
     def check(self) -> list[str]:
-        """The mistakes in its options, a sentence each."""
+        """Return mistakes in its options, a sentence each."""
 
     def obstacles(self) -> list[str]:
-        """What keeps it from running on this machine now, a sentence each."""
+        """Return temporary obstacles of this machine, a sentence each."""

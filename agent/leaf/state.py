@@ -1,11 +1,7 @@
-"""What an agent must remember on its own, since its stream may be lost or restored from a backup. Only the
-records; `state_file` keeps them on disk.
+"""Defines the agent's own records, needed after its stream is lost or restored; `state_file` stores them.
 
-A store that is restored from a backup ends at the newest checkpoint that it still holds: there both sides
-last held the same. So those before the newest are kept, too, the older the sparser. They are counted, not
-timed: a clock that is set would thin them out wrongly. At ten seconds from one announcement to the next they
-are those of the last two minutes, one a minute of the last hour and one an hour of the last week in which
-data flowed.
+A restored store ends at its newest agreed checkpoint, so older checkpoints are kept ever sparser. Counting
+instead of timing resists clock changes: about two minutes in full, an hour by the minute, a week by the hour.
 """
 
 from __future__ import annotations
@@ -32,9 +28,9 @@ from agent.leaf.timeline import Timeline
 
 VERSION = 1
 SPACING_SECONDS: Final = 9.0
-"""The least seconds from one recorded checkpoint to the next: an agent may announce itself more often."""
+"""Least seconds between recorded checkpoints."""
 RETENTION: Final = ((1, 12), (6, 60), (360, 168))
-"""Of every n-th checkpoint, so many are retained: (n, number)."""
+"""Of every n-th checkpoint, the number kept: (n, number)."""
 
 
 class Acked(Struct, frozen=True):
@@ -42,37 +38,38 @@ class Acked(Struct, frozen=True):
 
     run: str
     n: int
-    """The number of the batch in its run."""
+    """Batch number in its run."""
     seq: int
-    """Its sequence in the stream."""
+    """Its sequence."""
     created: str
-    """When this stream was created, as its server wrote it first (`agent.leaf.link.identity`)."""
+    """The stream's creation time as first written by its server (`agent.leaf.link.identity`)."""
     readings: Readings
-    """The run's cumulative readings."""
+    """Cumulative readings of the run."""
     closed: bool = False
     """Whether a final ledger record was stored."""
     top: int = 0
-    """The last sequence that the stream was seen to hold, with what devices publish there themselves."""
+    """The stream's last seen sequence, including devices' messages."""
     top_time: str = ""
-    """When that message was stored, as its server wrote it."""
+    """Its storage time as the server wrote it."""
     at: int = 0
-    """Nothing of all this was stored later (ns since 1970); 0 where that is not known."""
+    """Latest possible time of all this (ns since 1970); 0 if unknown."""
     reading: int = 0
-    """The sequence of its last batch of readings or dead letters; 0 where none is known."""
+    """Sequence of its last readings or dead letters; 0 if unknown."""
 
     @property
     def last(self) -> int:
-        """The last sequence that the stream is known to have held."""
+        """Last sequence that the stream held."""
         return max(self.seq, self.top)
 
     def previous(self) -> Previous:
-        """The same, as a ledger record of the next run states it."""
+        """The same for the next run's ledger record."""
         return Previous(self.run, self.n, self.readings, self.closed)
 
 
 class Checkpoints(Struct, frozen=True):
-    """Checkpoints in one stream of the hub whose message ids begin alike, as those of one run do: the number
-    of each, its leaf sequence, the end of its id and its hub sequence."""
+    """Checkpoints of one hub stream with a common message id prefix: numbers, leaf sequences, id ends, hub
+    sequences.
+    """
 
     ids: str
     stream: str
@@ -80,8 +77,9 @@ class Checkpoints(Struct, frozen=True):
 
 
 class PullPosition(Struct, frozen=True):
-    """Where a pull input goes on after its last stored batch, which is at `seq`. The stream has it more
-    exactly as long as it holds that batch, but may have trimmed it."""
+    """A pull input's position after its last batch at `seq`; the stream is more exact while it holds that
+    batch.
+    """
 
     text: str
     seq: int
@@ -92,35 +90,33 @@ Positions = dict[str, dict[str, PullPosition]]
 
 
 class MadeAgain(Struct, frozen=True):
-    """A stream that its server created anew at `made`, over the messages of the one of `created`."""
+    """A stream recreated at `made` over messages of the one of `created`."""
 
     made: str
     created: str
 
 
 class Loss(Struct, frozen=True):
-    """So many readings were lost, the last of them at `at` in epoch seconds."""
+    """Lost readings, the last at `at` in epoch seconds."""
 
     readings: int
     at: float
 
 
 class Setting(Struct, frozen=True):
-    """A value that holds instead of the configured one, for a time."""
+    """A temporary value."""
 
     value: str | float | bool
     since: float
-    """Epoch seconds, as is `until`."""
+    """Epoch seconds, as `until`."""
     until: float
     boot: str
-    """The boot in which it was set; in another one only the epoch seconds count."""
+    """The boot of its start; in others only epoch seconds count."""
     deadline: float
-    """The end by `CLOCK_BOOTTIME`, in seconds, whatever becomes of the clock."""
+    """End by `CLOCK_BOOTTIME` in seconds."""
 
 
 class State(Struct):
-    """The whole file."""
-
     version: int
     machine: str
     domain: str
@@ -129,87 +125,86 @@ class State(Struct):
     acked: dict[str, Acked] = {}
     """By class."""
     previous: dict[str, Acked] = {}
-    """By class, that of the run before."""
+    """The previous run by class."""
     checkpoint: dict[str, Checkpoint] = {}
-    """By class, the newest."""
+    """The newest by class."""
     positions: Positions = {}
     unplaced: list[str] = []
-    """The inputs whose position may have been lost with the state file before this one."""
+    """Inputs whose position may be lost with an earlier state file."""
     command: str | None = None
-    """The position of the last command begun (`agent.leaf.commands.cursor`)."""
+    """Position of the last begun command (`agent.leaf.commands.cursor`)."""
     commands_run: RecentCommands = msgspec.field(default_factory=RecentCommands)
     command_epoch: str | None = None
-    """Of the mirror of the commands."""
+    """Of the command mirror."""
     command_agreed: CommandKey | None = None
-    """The newest command in this mirror that the hub was found to hold."""
+    """Newest command of this mirror found at the hub."""
     settings: dict[str, Setting] = {}
-    """What commands have set for a time, by name."""
+    """Temporary settings by name."""
     clock: Timeline | None = None
     corrections: list[Correction] = []
-    """Those of the clock that the streams do not hold yet."""
+    """Clock corrections missing in the streams."""
     lost: dict[str, list[LostStream]] = {}
-    """By class, the streams whose store was lost or restored."""
+    """Lost or restored streams by class."""
     stale: list[str] = []
-    """The inputs whose position is older than what they have stored: the state is that of an older copy."""
+    """Inputs whose position is older than their stored data, from a restored state."""
     doubts: dict[str, list[Doubt]] = {}
-    """By class, the newest doubts about lines of inputs."""
+    """Newest doubts about lines by class."""
     written: str = ""
-    """A random name of the file as it was written, by which what is written later says that it follows."""
+    """Random name of this file, referenced by later writes."""
     earlier: dict[str, list[Checkpoints]] = {}
-    """By class, the checkpoints before the newest."""
+    """Earlier checkpoints by class."""
     spread: float = 0.0
-    """What the hub last said of its time for the links of all leaves (`Answer.spread_seconds`)."""
+    """The hub's last time for all leaves' links (`Answer.spread_seconds`)."""
     made_again: dict[str, MadeAgain] = {}
     """By class."""
     losses: dict[str, Loss] = {}
-    """By class, the newest."""
+    """The newest by class."""
     unconfirmed: dict[str, int] = {}
-    """By class that is not configured any more, the newest reading that was seen in its stream and that the
-    hub was not known to hold."""
+    """Newest reading of each removed class not confirmed by the hub."""
 
     def newest_reading(self, cls: str) -> int:
-        """The sequence of the newest reading that the stream of a class is known to have held, by the agent's
-        own batches and, after the class was removed, by what was seen there; 0 where none is known."""
+        """Return the newest sequence with readings of a class's stream, 0 if unknown."""
         acked = self.acked.get(cls)
         return max(self.unconfirmed.get(cls, 0), 0 if acked is None else acked.reading)
 
     def removed_classes(self, configured: Iterable[str]) -> list[str]:
-        """The classes that had a stream here and are not configured any more."""
+        """Return removed classes that had a stream."""
         return sorted({*self.epochs, *self.positions}.difference(configured))
 
     def place(self, input_name: str, cls: str, position: PullPosition) -> None:
-        """An input goes on from here."""
+        """Set an input's position."""
         self.positions.setdefault(cls, {})[input_name] = position
         if input_name in self.unplaced:
             self.unplaced.remove(input_name)
 
     def lose(self, cls: str, acked: Acked, kept: int | None = None) -> None:
-        """The stream of this last PubAck is no more, or holds only what it had `kept` of it: what devices
-        published there themselves, and the hub does not have, can be named by its sequences only."""
+        """Record a lost stream, or one that `kept` a part; missing direct messages can be named by sequence
+        only.
+        """
         known = self.lost.setdefault(cls, [])
         known.append(LostStream(acked.created, acked.last, kept, acked.at))
         del known[:-LOST_STREAMS]
 
     def doubt(self, cls: str, doubt: Doubt) -> None:
-        """Name lines that may be stored twice or may be lacking; an earlier doubt of the same place goes."""
+        """Record possibly doubled or missing lines, replacing a doubt of the same place."""
         others = [one for one in self.doubts.get(cls, ()) if one.place != doubt.place]
         self.doubts[cls] = [*others, doubt][-DOUBTS:]
 
     def learn(self, cls: str, recorded: Sequence[LostStream]) -> None:
-        """Take in what a ledger record says of lost streams."""
+        """Apply a ledger record's lost streams."""
         known = self.lost.get(cls, [])
         self.lost[cls] = [*(store for store in known if store not in recorded), *recorded][-LOST_STREAMS:]
 
 
 class CheckpointLog:
-    """Records in the state what both sides agree on."""
+    """Records agreed checkpoints in the state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._recorded_at: dict[str, float] = {}
 
     def agree(self, cls: str, checkpoint: Checkpoint, now: float) -> None:
-        """Both sides hold the same here, at a monotonic time."""
+        """Record a checkpoint agreed at a monotonic time."""
         self._state.checkpoint[cls] = checkpoint
         if now >= self._recorded_at.get(cls, now - SPACING_SECONDS) + SPACING_SECONDS:
             self._recorded_at[cls] = now
@@ -217,7 +212,7 @@ class CheckpointLog:
 
 
 def with_checkpoint(groups: list[Checkpoints], checkpoint: Checkpoint) -> list[Checkpoints]:
-    """Add a checkpoint and drop those that are not retained any longer."""
+    """Add a checkpoint and drop expired ones."""
     rows = list(_rows(groups))
     if rows and rows[-1][1] == checkpoint:
         return groups
@@ -227,12 +222,12 @@ def with_checkpoint(groups: list[Checkpoints], checkpoint: Checkpoint) -> list[C
 
 
 def earlier_checkpoints(groups: list[Checkpoints]) -> list[Checkpoint]:
-    """All checkpoints, oldest first."""
+    """Return all checkpoints, oldest first."""
     return [checkpoint for _, checkpoint in _rows(groups)]
 
 
 def forget_checkpoints(state: State, cls: str, start: int) -> None:
-    """An epoch begins at this sequence: only what comes before it is still agreed on."""
+    """Keep only checkpoints before a new epoch's start."""
     rows = [(number, row) for number, row in _rows(state.earlier.get(cls, [])) if row.leaf_seq < start]
     state.earlier[cls] = _grouped(rows)
     newest = state.checkpoint.get(cls)

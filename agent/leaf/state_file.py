@@ -1,5 +1,8 @@
-"""The files of an agent's state: `state.json` has all of it, `state.latest` what changes with each batch, and
-`positions.json` the positions of pull inputs once more, for it survives the loss of the others."""
+"""Stores the agent's state in files.
+
+`state.json` is complete, `state.latest` has what changes per batch, and `positions.json` repeats pull
+positions to survive the others' loss.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from agent.leaf.state import VERSION, Acked, Positions, State
 
 SAVE_SECONDS = 0.5
 WHOLE_SECONDS = 60.0
-"""How long the whole file may stay behind what stands in that of the last acknowledgements."""
+"""Longest lag of the complete file."""
 LATEST_NAME = "state.latest"
-"""Of the file of the last acknowledgements, which change with each batch."""
+"""File of what changes per batch."""
 POSITION_SECONDS = 10.0
-"""How long the file of positions may stay behind: until then the stream has them, unless it discards."""
+"""Longest lag of the positions file; meanwhile the stream has them."""
 POSITIONS_VERSION = 1
 POSITIONS_NAME = "positions.json"
 
@@ -35,17 +38,18 @@ log = structlog.get_logger("state")
 
 
 class StateError(Exception):
-    """The state file cannot be used; the text says why and what to do."""
+    """The state file is unusable; the text has reason and remedy."""
 
 
 class OtherDomainError(StateError):
-    """The state file is of another domain than the configuration."""
+    """The state file belongs to another domain."""
 
 
 def load(path: Path, domain: str) -> State:
-    """Read the state file, or start a new one where there is none. One that came with a copied disk gets the
-    id of this machine. Raises `StateError` for one that is damaged, of another version or of another domain,
-    and `OSError`."""
+    """Load the state file or start a new one. A copied disk gets this machine's id.
+
+    Raises `StateError` for damage, another version or domain, and `OSError`.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -76,7 +80,7 @@ def load(path: Path, domain: str) -> State:
 
 
 class _Latest(Struct):
-    """What changes with each batch, after the file that was `written` under this name."""
+    """What changes per batch, after the file `written` under this name."""
 
     written: str
     acked: dict[str, Acked]
@@ -85,7 +89,7 @@ class _Latest(Struct):
 
 
 def _take_latest(state: State, file: SlotFile) -> None:
-    """Complete a state by what was written after it. Raises `OSError`."""
+    """Apply later writes to a state. Raises `OSError`."""
     for record in file.read():
         try:
             latest = msgspec.json.decode(record, type=_Latest)
@@ -103,8 +107,9 @@ class _PositionsFile(Struct):
 
 
 def load_positions(path: Path, domain: str) -> Positions:
-    """The positions of a domain; none where there is no file of its. One that cannot be read is logged and
-    counts as none: inputs whose position is lost do not begin by themselves."""
+    """Load a domain's positions; an unreadable file is logged and empty, so its inputs do not start over by
+    themselves.
+    """
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_PositionsFile)
     except FileNotFoundError:
@@ -119,9 +124,10 @@ def load_positions(path: Path, domain: str) -> Positions:
 
 
 class StateFile:
-    """The state in memory and its file. Changes are marked and written together, at most every
-    `SAVE_SECONDS`; what must be on disk before going on is saved at once. What changes with each batch is
-    only noted, and goes into a small file beside it, which is written in place."""
+    """The state and its file. Marked changes are written together every `SAVE_SECONDS`, or at once by `save`.
+
+    Changes per batch are noted and written in place to a small file.
+    """
 
     def __init__(self, path: Path, state: State) -> None:
         self._path = path
@@ -136,24 +142,24 @@ class StateFile:
         self._positions_asked = self._positions_written = 0
         self.current = state
         self.problem: str | None = None
-        """Why it cannot be written now."""
+        """Why it can't be written now."""
 
     def mark(self) -> None:
-        """The state has changed."""
+        """Mark a change."""
         self._whole = True
         self._changed.set()
 
     def note(self) -> None:
-        """Of the state only `acked`, `positions` and `unplaced` have changed."""
+        """Mark a change of only `acked`, `positions` and `unplaced`."""
         self._changed.set()
 
     def note_checkpoint(self) -> None:
-        """Of the state only a checkpoint has changed, of which the file may have an older one."""
+        """Mark a change of only a checkpoint, which may lag in the file."""
         self._behind = True
         self._changed.set()
 
     async def save(self) -> None:
-        """Write the state as it is now; when that fails it stays marked. Raises `OSError`."""
+        """Write the state; stays marked after `OSError`."""
         self._whole = self._behind = False
         try:
             await self._save_whole()
@@ -162,8 +168,7 @@ class StateFile:
             raise
 
     async def _refresh(self) -> None:
-        """Write the whole state, whose file is only behind. Where the disk has no room for that, what is
-        noted goes into the small file all the same. Raises `OSError`."""
+        """Write a lagging complete file; on a full disk at least the small one. Raises `OSError`."""
         self._behind = False
         try:
             await self._save_whole()
@@ -187,7 +192,7 @@ class StateFile:
         self._whole_at = loop_time()
 
     async def _save_latest(self) -> None:
-        """Write what is noted; where it does not fit, write the whole state. Raises `OSError`."""
+        """Write noted changes, or the complete file if they do not fit. Raises `OSError`."""
         self._changed.clear()
         current = self.current
         latest = _Latest(current.written, current.acked, current.positions, current.unplaced)
@@ -200,8 +205,7 @@ class StateFile:
             await self.save()
 
     async def save_positions(self) -> None:
-        """Write the positions of inputs into their own file, where that does not have them. Raises
-        `OSError`."""
+        """Write changed positions to their file. Raises `OSError`."""
         current = self.current
         data = msgspec.json.encode(_PositionsFile(POSITIONS_VERSION, current.domain, current.positions))
         if data != self._positions and (self._positions or current.positions):
@@ -229,7 +233,7 @@ class StateFile:
             return self._latest.write(data)
 
     async def run(self) -> None:
-        """Write marked changes until cancelled; a write error is logged once and retried."""
+        """Write marked changes until cancelled; logs an error once and retries."""
         failing = LogEdge(log.bind(path=str(self._path)), "the state file is written again", error=True)
         while True:
             await self._changed.wait()

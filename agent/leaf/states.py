@@ -1,5 +1,6 @@
-"""What a leaf says of itself that its hub cannot see (`agent.contract.leaf_state`): the same in `/status`, in
-`petiole status` and in each announcement."""
+"""Computes states of a leaf that its hub can't see (`agent.contract.leaf_state`), for `/status` and
+announcements.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +19,18 @@ from agent.leaf.state import Loss
 from agent.leaf.state_file import StateFile
 
 LOST_SECONDS: Final = 3600.0
-"""For so long after the last loss a leaf counts as losing; the audit names what went for good."""
+"""Time after a loss in which a leaf counts as losing."""
 DOWN_SECONDS: Final = 30.0
-"""For so long after it was seen down an input is announced as down: one that is retried looks well meanwhile,
-and each change is an announcement in full and a record at the hub."""
+"""Time for which an input stays announced as down; each change costs a full announcement and a hub record."""
 _SAVE_SECONDS: Final = 60.0
-"""From one save of a loss to the next, for the whole state is written each time."""
+"""Interval of saving a loss."""
 CLOCK_SECONDS: Final = 60.0
-"""A clock that differs from the hub's by more is wrong; an answer may be under way for seconds."""
+"""Largest accepted difference from the hub's clock, as answers take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Losing:
-    """Losses of a class with less than an hour between them: how many readings went, when the last went, and
-    what `lost` returned by then."""
+    """Losses of a class with gaps under an hour: readings, last time, and `lost` by then."""
 
     readings: int = 0
     at: float = -LOST_SECONDS
@@ -39,8 +38,11 @@ class _Losing:
 
 
 class LeafStates:
-    """Looks at the leaf whenever it is asked. `lost` returns how many readings of a class went since the
-    agent started, `inputs` the names of those that should run. `state` remembers losses over a restart."""
+    """Computes states on demand. `lost` returns a class's lost readings since start, `inputs` the expected
+    inputs.
+
+    `state` keeps losses over restarts.
+    """
 
     def __init__(
         self,
@@ -55,15 +57,16 @@ class LeafStates:
         self._state, self._saved_at = state, -_SAVE_SECONDS
         self._losses = {cls: _remembered(state.current.losses.get(cls)) for cls in classes}
         self._down: dict[str, float] = {}
-        """When each input was seen down last."""
+        """Last time each input was seen down."""
 
     def announced(self) -> Mapping[str, str]:
-        """As `now`, without what changes to and fro."""
+        """Return `now` without short changes."""
         return self.now(DOWN_SECONDS)
 
     def now(self, down_seconds: float = 0.0) -> Mapping[str, str]:
-        """The states by their words, the gravest first, each with what it is about. An input is down that
-        was so within the last `down_seconds`."""
+        """Return states by word, gravest first, with their subjects. Includes inputs down within
+        `down_seconds`.
+        """
         found = {
             LeafState.LOSING: self._losing(),
             LeafState.HELD: self._held(),
@@ -118,7 +121,7 @@ class LeafStates:
 
 
 def _remembered(loss: Loss | None) -> _Losing:
-    """A loss that an earlier agent saw. A clock that was set back since makes it no older than now."""
+    """Load a loss; with a clock set back since, it counts as now."""
     if loss is None:
         return _Losing()
     return _Losing(loss.readings, loop_time() - max(0.0, time.time() - loss.at))

@@ -1,5 +1,4 @@
-"""What the leaf's streams and link consumers look like: plain configurations for the JetStream API, no
-I/O."""
+"""Builds configurations of the leaf's streams and link consumers. No I/O."""
 
 from __future__ import annotations
 
@@ -10,15 +9,17 @@ from agent.config import StreamClass
 
 DUPLICATE_WINDOW_NS: Final = 120_000_000_000
 MAX_ACK_PENDING: Final = 10_000
-"""Twice the rate of 1,000 over a link of 300 ms, and more brings nothing (measured on nats-server 2.15.1)."""
+"""Doubles the rate of 1,000 at 300 ms; more gains nothing (nats-server 2.15.1)."""
 
 ORIGIN_METADATA: Final = "petiole.origin"
 
 
 def leaf_stream(domain: str, cls: StreamClass, *, mqtt: bool = False) -> dict[str, Any]:
-    """The stream of one class. `max_age` is 0 on purpose: the server compares it with the wall clock, and a
-    clock that is set would expire the backlog. With `mqtt` it is also where nats-server stores what devices
-    send with QoS 1 or 2, so that a device is answered when its reading is stored here, and only then."""
+    """Return a class's stream. `max_age` is 0, because a set clock would expire the backlog.
+
+    With `mqtt` it also stores QoS 1 and 2 messages, so that devices are answered only once their reading is
+    stored.
+    """
     subjects = [contract.leaf_subjects(domain, cls.name)]
     if mqtt:
         subjects.append(contract.mqtt_store_subject(cls.name))
@@ -47,9 +48,11 @@ def _from_mqtt(domain: str, cls: str) -> dict[str, Any]:
 
 
 def mqtt_streams() -> list[dict[str, Any]]:
-    """The streams that nats-server would make for MQTT by itself, which takes them as they are when they are
-    there. `$MQTT_msgs` would store, and answer for, what devices send and drop it without a subscriber:
-    here it gets a subject that is not used, so that only the streams of the classes answer."""
+    """Return nats-server's own MQTT streams, which it uses if present.
+
+    `$MQTT_msgs` gets an unused subject; otherwise it would answer for messages and drop them without
+    subscribers.
+    """
     common = {"storage": "file", "num_replicas": 1}
     return [
         {**common, "name": contract.MQTT_MESSAGES, "subjects": ["$MQTT.msgs.none"], "retention": "interest"},
@@ -66,18 +69,18 @@ def mqtt_streams() -> list[dict[str, Any]]:
 
 
 def rate_limit(cls: StreamClass) -> int:
-    """How fast the hub takes a class, in bits a second; 0 without a limit."""
+    """Return a class's link rate in bits a second; 0 for no limit."""
     return 8 * (cls.link_rate or 0)
 
 
 def link_consumer(domain: str, cls: StreamClass, epoch: str, start: int) -> dict[str, Any]:
-    """The durable consumer through which the hub sources one epoch, from sequence `start` on. Every start
-    sits on the consumer, for a source that names one may carry none (error 10215).
+    """Return the durable consumer of one epoch from sequence `start`; a source with named consumer allows no
+    start (10215).
 
-    Its server keeps it in memory, and has forgotten it after a restart. On disk it would go on by itself from
-    counts that are not synced, and after a power cut skip what it had delivered and the hub had not taken
-    (seen on nats-server 2.15.1); and it would replace a file at each delivery and each acknowledgement, which
-    at one batch a second costs over four times what storing the batch costs."""
+    It is in memory, so a restart forgets it. On disk, unsynced counts would skip messages after a power cut
+    (nats-server 2.15.1), and each delivery and ack would rewrite a file, at four times the cost of storing a
+    batch.
+    """
     name = contract.link_consumer(epoch)
     config: dict[str, Any] = {
         "name": name,
@@ -98,9 +101,10 @@ def link_consumer(domain: str, cls: StreamClass, epoch: str, start: int) -> dict
 
 
 def command_mirror(domain: str, epoch: str, origin: str, api: str) -> dict[str, Any]:
-    """The leaf's mirror of its commands, over the hub's consumer of one epoch, behind the prefix `api`;
-    `origin` is when the hub's stream was made, and is kept in the metadata, for a mirror cannot know if
-    it is still the same."""
+    """Return the command mirror over the hub's consumer behind the prefix `api`.
+
+    Metadata has `origin`, the hub stream's creation time, since a mirror can't detect a new one.
+    """
     return {
         "name": contract.COMMANDS,
         "mirror": {

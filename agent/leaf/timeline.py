@@ -1,10 +1,8 @@
-"""What a boot's wall clock has been through, and what follows for the times that were stamped by it. Pure.
+"""Derives corrections of stamped times from a boot's clock history. Pure.
 
-Wall and monotonic time (`CLOCK_BOOTTIME`) move apart only by a step: both are slewed alike and go on over a
-suspend. So a boot is a row of segments with one offset each. The clock of a segment is believed once the
-kernel has called it synchronised; then every earlier segment of this boot that never was is known to have
-been off, and by how much. A believed clock that is stepped was wrong for an unknown time: that
-segment is left as it is.
+Wall and `CLOCK_BOOTTIME` differ by a constant except for steps, so a boot is a list of segments with one
+offset each. A segment is believed once the kernel reports synchronisation; then earlier unbelieved segments
+have a known error. A believed segment ended by a step stays uncorrected, as its error's start is unknown.
 """
 
 from __future__ import annotations
@@ -17,14 +15,15 @@ from agent.base.clock import Instant
 from agent.contract import Correction
 
 TOLERANCE: Final = 100_000_000
-"""Ns of the wall clock that are not worth a correction, and that two readings may differ by."""
+"""Ns below which differences are ignored."""
 MAX_SEGMENTS: Final = 16
 _LEAP: Final = 1_000_000_000
 
 
 class Segment(Struct, frozen=True):
-    """An interval of monotonic time in which the wall clock was ahead of it by `offset`, all in ns. `until`
-    is None while it lasts; `believed` once the kernel has called the clock synchronised."""
+    """Monotonic interval in which the wall clock was ahead by `offset`, in ns. `until` None while it lasts;
+    `believed` if synchronised.
+    """
 
     since: int
     offset: int
@@ -33,7 +32,7 @@ class Segment(Struct, frozen=True):
 
 
 class Timeline(Struct, frozen=True):
-    """The clock of one boot: the present segment, and those before it that are in doubt."""
+    """The clock of one boot: the present segment and earlier doubtful ones."""
 
     boot: str
     now: Segment
@@ -41,8 +40,7 @@ class Timeline(Struct, frozen=True):
 
 
 class Observed(Struct, frozen=True):
-    """What an instant adds: the timeline with it, by how many ns the wall clock was `stepped` (0: it was
-    not), and the `corrections` that follow."""
+    """The result of an instant: new timeline, `stepped` ns (0: none), and `corrections`."""
 
     timeline: Timeline
     stepped: int = 0
@@ -50,7 +48,7 @@ class Observed(Struct, frozen=True):
 
 
 def observe(known: Timeline | None, instant: Instant, domain: str) -> Observed:
-    """Look at the clocks once more; `known` is what the last look left, if need be of another boot."""
+    """Observe the clocks; `known` is the last timeline, possibly of another boot."""
     clock = instant.clock
     if known is None or known.boot != clock.boot:
         # What stamped readings in this boot before, if anything did, left nothing else to go by.

@@ -1,5 +1,5 @@
-"""Commands on the leaf: read from the leaf's own mirror of them, run once and in order, answered by readings.
+"""Runs commands from the leaf's mirror once, in order, and answers each by a reading.
 
-Nothing here starts a program, opens a path that a command names, or shows a secret: a command only chooses
-among the verbs of `agent.leaf.commands.handlers`.
+A command only chooses a verb of `agent.leaf.commands.handlers`; none starts programs, opens paths or shows
+secrets.
 """

@@ -1,17 +1,11 @@
-"""Where in the stream of commands this leaf is: which command comes next and which was run already. Pure.
+"""Decides which command is next and whether it already ran. Pure.
 
-A mirror keeps the sequences and times of its origin, so as long as the local stream is the same one the
-sequence decides. A mirror that was deleted and recreated holds commands that were run already, and its origin
-may be another stream by now, which counts from 1 again, or the same one restored from a backup, which
-gives sequences a second time. No command is new that is among the recent ones (`RecentCommands`).
-Of the others those are new that stand above the last command run in the same origin, that the hub stored
-later than all that was run before the recent ones, or that follow a new one or the last command run. Where
-the recent ones do not hold the last command run, as after a loss of the state file, all counts as run that
-the hub stored before it or any earlier one: it is left out rather than run twice.
+Within one local stream the sequence decides. A recreated mirror repeats commands, and its origin may count
+from 1 again or repeat sequences after a restore. Commands in `RecentCommands` already ran. Others are new
+when they follow the last command in the same origin, were stored later than all before the recent ones, or
+follow a new one. If the recent ones lack the last command, everything stored before it counts as run.
 
-Whether a command has expired is judged by a clock that may be wrong: that of a device may start in 1970, or
-where it was when the power went. The hub stamps every command, so a clock that is behind the stamp of a
-command is wrong, however plausible it looks.
+Expiry uses this machine's clock, which is wrong if it is behind the hub's time stamp of a command.
 """
 
 from __future__ import annotations
@@ -27,21 +21,21 @@ from agent.base.clock import Instant
 from agent.contract import ContractError
 
 RECENT_COMMANDS: Final = 256
-"""Far more than a mirror takes in until it is compared with the hub and recreated."""
+"""More commands than a mirror receives before it is compared with the hub."""
 
 
 class CommandPosition(Struct, frozen=True, forbid_unknown_fields=True):
     """A command that was begun."""
 
     created: str
-    """When the local stream was created, as its server wrote it."""
+    """Creation time of the local stream, as its server wrote it."""
     origin: str
-    """When the stream that it mirrors was created; empty if that is not known."""
+    """Creation time of the mirrored stream, "" if unknown."""
     seq: int
     time: int
-    """When the hub stored this command or, if that is later, any before it (ns since 1970)."""
+    """Latest hub storage time up to this command (ns since 1970)."""
     id: str
-    """Empty for a command that could not be read."""
+    """Empty for an unreadable command."""
     verb: str
 
     def encode(self) -> str:
@@ -49,7 +43,7 @@ class CommandPosition(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_position(text: str) -> CommandPosition:
-    """Read a position back; raises `ContractError`."""
+    """Parse a position; raises `ContractError`."""
     try:
         return msgspec.json.decode(text, type=CommandPosition)
     except msgspec.MsgspecError as error:
@@ -59,8 +53,7 @@ def parse_position(text: str) -> CommandPosition:
 def unanswered(
     begun: CommandPosition | None, answered: CommandPosition | None, recent: RecentCommands
 ) -> bool:
-    """Whether `begun`, the last command begun, comes after `answered`, the last one whose answer is stored.
-    False if it was answered, or if the state file that names it was restored from a backup."""
+    """Tell whether the last begun command lacks its answer; False for a restored state file."""
     if begun is None or answered is None:
         return begun is not None
     if begun.created == answered.created:
@@ -72,8 +65,7 @@ def unanswered(
 
 
 class CommandCursor:
-    """The position in the stream after the command `last` (None if none was ever run). `recent` are the last
-    commands run; the caller adds each command that it runs."""
+    """The position after the command `last` (None for none). The caller adds run commands to `recent`."""
 
     def __init__(self, last: CommandPosition | None, recent: RecentCommands) -> None:
         self._last, self._recent = last, recent
@@ -83,10 +75,10 @@ class CommandCursor:
         self._origin = ""
         self._past_last = False
         self.next = 1
-        """The sequence from which the next command is read."""
+        """Sequence of the next read."""
 
     def enter(self, created: str, origin: str) -> None:
-        """Read the local stream created at `created`, which mirrors one created at `origin`."""
+        """Start reading a local stream with its origin, both by creation time."""
         if created == self._created:
             return
         same = self._last is not None and self._last.created == created
@@ -95,12 +87,11 @@ class CommandCursor:
         self.next = self._last.seq + 1 if same and self._last is not None else 1
 
     def skip(self, up_to: int) -> None:
-        """No further command for this leaf is at or below this sequence."""
+        """Skip sequences up to this one."""
         self.next = max(self.next, up_to + 1)
 
     def take(self, seq: int, time: int, ident: str, verb: str) -> CommandPosition | None:
-        """Advance past the next command, which the hub stored at `time`; returns its position if it is new,
-        None if it was run already."""
+        """Advance past a command; returns its position if new, None if it already ran."""
         last = self._last
         assert self._created is not None
         self.next = seq + 1
@@ -124,27 +115,22 @@ class CommandCursor:
 
 
 RunCommand = tuple[int, int, str]
-"""The sequence of a command, when the hub stored it (ns since 1970), and its id ("" for one that could not be
-read)."""
+"""Sequence, hub storage time (ns since 1970) and id ("" if unreadable) of a command."""
 
 
 class RecentCommands(Struct):
-    """The last `RECENT_COMMANDS` commands that were begun or answered, so that a command is recognized in
-    another history of the hub's stream.
+    """The last `RECENT_COMMANDS` begun or answered commands, to recognise them in another stream history.
 
-    A mirror may hold commands of two histories: of a stream that was recreated or restored from a backup it
-    drops what has sequences that it holds already, and takes what comes after. The mirror that replaces it
-    brings the dropped commands, which were stored before others that were run. So neither the last sequence
-    nor the last time shows which commands are new; the commands that were run do.
+    A mirror of a recreated or restored stream drops commands with known sequences; its replacement delivers
+    them later. So neither last sequence nor last time tells new commands.
     """
 
     before: int = 0
-    """By when the hub had stored all other commands that were run (ns since 1970)."""
+    """Latest storage time of all earlier commands (ns since 1970)."""
     commands: list[RunCommand] = []
-    """In the order in which they were taken."""
+    """In order of execution."""
 
     def add(self, command: RunCommand) -> None:
-        """Add a command that was begun or answered."""
         if command in self.commands:
             return
         self.commands.append(command)
@@ -152,13 +138,14 @@ class RecentCommands(Struct):
             self.before = max(self.before, self.commands.pop(0)[1])
 
     def reach(self, seq: int, time: int, ident: str) -> None:
-        """This is the last command known to have run; the hub had stored it and all before it by `time`. If
-        the list ends before it, commands are missing in it: what was stored by then counts as run."""
+        """Set the last command known as run. If it is not in the list, everything stored by then counts as
+        run.
+        """
         if self.order(seq, time, ident) is None:
             self.before = max(self.before, time)
 
     def order(self, seq: int, time: int, ident: str) -> int | None:
-        """The index in the list of the command with this sequence and id that was stored by `time`."""
+        """Return the index of a command with this sequence and id, stored by `time`."""
         return max(
             (
                 index
@@ -170,17 +157,14 @@ class RecentCommands(Struct):
 
 
 class ExpiryVerdict(Enum):
-    """What to do with a command."""
-
     RUN = "run"
     EXPIRED = "expired"
     UNSURE = "unsure"
-    """It has not expired by this clock, but this clock is wrong."""
+    """Not expired, but this clock is wrong."""
 
 
 def judge_expiry(expires: float | None, stored: float, now: Instant) -> ExpiryVerdict:
-    """Whether a command that expires at `expires` (None: never) and that the hub stored at `stored` may run;
-    both are epoch seconds."""
+    """Judge whether a command with `expires` (None: never), stored at `stored`, may run; epoch seconds."""
     wall = now.wall / 1e9
     if expires is None:
         return ExpiryVerdict.RUN
@@ -192,4 +176,4 @@ def judge_expiry(expires: float | None, stored: float, now: Instant) -> ExpiryVe
 
 
 TOLERANCE: Final = 60.0
-"""By how much two clocks that are both right may differ here."""
+"""Allowed difference of two correct clocks."""

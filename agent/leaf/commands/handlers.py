@@ -1,5 +1,4 @@
-"""The handlers of commands, each a small function by its verb. None starts a program, takes a path or shows a
-secret. Errors about arguments name the argument, its value and what to give instead."""
+"""Handles commands by verb. Argument errors name argument, value and remedy."""
 
 from __future__ import annotations
 
@@ -22,36 +21,36 @@ _MAX_REPORT: Final = 24 * 1024
 
 
 class ArgumentError(ValueError):
-    """An argument is not valid for the verb; nothing was done."""
+    """Invalid argument; nothing was done."""
 
 
 class Reply(Struct, frozen=True):
-    """What a handler did."""
+    """A handler's result."""
 
     text: str
     then: Callable[[], None] | None = None
-    """Called once the answer is stored."""
+    """Called after the answer is stored."""
 
 
 class CommandHandler(Struct, frozen=True):
-    """Carries out the commands of one verb."""
+    """Handles one verb."""
 
     act: Callable[[Mapping[str, Any]], Awaitable[Reply]]
     """Raises `ArgumentError` or `CommandError`."""
     harmless: bool = False
-    """It changes nothing, so it runs whatever the clock says and although nothing can be written."""
+    """Changes nothing, so it runs with a wrong clock and a full disk."""
 
 
 class AgentControls(Struct, frozen=True):
-    """What the handlers may do to the agent."""
+    """The agent's operations for handlers."""
 
     status: Callable[[], Mapping[str, Any]]
-    """Returns what `/status` shows."""
+    """Returns the contents of `/status`."""
     flush: Callable[[], int]
-    """Seals all open batches and returns how many there were."""
+    """Seals all open batches and returns their number."""
     overrides: Overrides
     reload: Callable[[], Reply] | None = None
-    """Plans a reload; blocks, and raises `CommandError`. None if the agent has no configuration file."""
+    """Plans a reload; blocks, raises `CommandError`. None without configuration file."""
 
 
 def make_handlers(controls: AgentControls) -> dict[str, CommandHandler]:
@@ -84,8 +83,7 @@ def make_handlers(controls: AgentControls) -> dict[str, CommandHandler]:
 
 
 def setting_handlers(overrides: Overrides) -> dict[str, CommandHandler]:
-    """The handlers that set something for a time, by verb. Outputs, programs, paths and keys cannot be
-    set."""
+    """Return the handlers of temporary settings by verb. Outputs, programs, paths and keys can't be set."""
 
     async def set_(args: Mapping[str, Any]) -> Reply:
         seconds = _for(args)
@@ -119,7 +117,7 @@ def setting_handlers(overrides: Overrides) -> dict[str, CommandHandler]:
 
 
 def report(status: Mapping[str, Any]) -> str:
-    """The status as JSON that fits into a reading; a part that is too long is replaced by a note."""
+    """Return the status as JSON that fits a reading, with notes for too long parts."""
     parts = {name: json.dumps(value, separators=(",", ":")) for name, value in status.items()}
     room = _MAX_REPORT
     for name, text in sorted(parts.items(), key=lambda part: len(part[1])):
@@ -130,7 +128,7 @@ def report(status: Mapping[str, Any]) -> str:
 
 
 def only(args: Mapping[str, Any], name: str | None = None) -> None:
-    """Reject all arguments but this one."""
+    """Reject all other arguments."""
     if others := args.keys() - {name}:
         takes = "no arguments; leave them out" if name is None else f"only {name!r}; leave the rest out"
         raise ArgumentError(f"{', '.join(map(repr, sorted(others)))[:200]}: this verb takes {takes}")

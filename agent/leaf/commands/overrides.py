@@ -1,5 +1,4 @@
-"""Values that commands set for a time, and the setters that apply them. Each value has an end, after which
-the configured one holds again, also after a restart; none outlives the state file."""
+"""Keeps and applies temporary settings; each ends in time, also after a restart."""
 
 from __future__ import annotations
 
@@ -21,19 +20,21 @@ from agent.leaf.state_file import StateFile
 LINK: Final = "link"
 Value = str | float | bool
 Setter = Callable[[Value | None, float], None]
-"""Applies a value for so many seconds; None applies the configured one."""
+"""Applies a value for so many seconds; None restores the configured one."""
 _LOOK_SECONDS: Final = 60.0
 
 log = structlog.get_logger("commands")
 
 
 class CommandError(Exception):
-    """The command could not be carried out; nothing was changed."""
+    """The command failed; nothing was changed."""
 
 
 def seconds_left(setting: Setting, now: Instant) -> float:
-    """How long a setting still holds; 0 or less if it has ended. After a reboot only the wall clock counts;
-    if that is behind the time at which the value was set, the setting has ended."""
+    """Return a setting's remaining seconds, 0 or less if ended.
+
+    After a reboot the wall clock decides; behind the setting's start it has ended.
+    """
     if setting.boot == now.clock.boot:
         return setting.deadline - now.clock.monotonic / 1e9
     wall = now.wall / 1e9
@@ -41,7 +42,7 @@ def seconds_left(setting: Setting, now: Instant) -> float:
 
 
 class Overrides:
-    """The values that replace configured ones; `setters` apply them, by name."""
+    """Temporary settings; `setters` apply them by name."""
 
     def __init__(self, state: StateFile, setters: Mapping[str, Setter], now: Look) -> None:
         self._state, self._setters, self._now = state, setters, now
@@ -52,7 +53,7 @@ class Overrides:
         return frozenset(self._setters)
 
     def restore(self) -> None:
-        """Apply what was set before and has not ended."""
+        """Apply earlier settings that still hold."""
         now = self._now()
         for name, setting in list(self._state.current.settings.items()):
             left = seconds_left(setting, now)
@@ -64,13 +65,13 @@ class Overrides:
                 self._state.mark()
 
     def replace_setters(self, setters: Mapping[str, Setter]) -> None:
-        """Replace the setters: a setting that still has one goes on, the others end."""
+        """Replace the setters; settings without one end."""
         self._setters = setters
         self._expire()  # what is over is not restored, and was not ended yet
         self.restore()
 
     async def put(self, values: Mapping[str, Value], seconds: float) -> None:
-        """Apply these values for a time. Raises `CommandError`; then nothing has changed."""
+        """Apply values for a time. Raises `CommandError` without any change."""
         now = self._now()
         since, deadline = now.wall / 1e9, now.clock.monotonic / 1e9 + seconds
         added = {
@@ -82,8 +83,9 @@ class Overrides:
             self._setters[name](value, seconds)
 
     async def drop(self, name: str) -> bool:
-        """Apply the configured value; False if it holds already. Raises `CommandError`; then nothing has
-        changed."""
+        """Restore the configured value; False if it holds already. Raises `CommandError` without
+        any change.
+        """
         settings = dict(self._state.current.settings)
         was_set = settings.pop(name, None) is not None
         if was_set:
@@ -92,7 +94,7 @@ class Overrides:
         return was_set
 
     def shown(self) -> dict[str, Any]:
-        """The overrides as `/status` shows them."""
+        """Return the settings for `/status`."""
         now = self._now()
         return {
             name: {"value": setting.value, "seconds_left": round(max(0.0, seconds_left(setting, now)))}
@@ -100,14 +102,14 @@ class Overrides:
         }
 
     async def run(self) -> None:
-        """End each setting at its time, until cancelled."""
+        """End each setting in time, until cancelled."""
         while True:
             self._changed.clear()
             nearest = self._expire()
             await event_within(self._changed, None if nearest is None else min(nearest, _LOOK_SECONDS))
 
     def _expire(self) -> float | None:
-        """End the settings that are over; returns the seconds until the next one ends."""
+        """End expired settings; returns the seconds until the next end."""
         now = self._now()
         left = {name: seconds_left(setting, now) for name, setting in self._state.current.settings.items()}
         for name in [name for name, seconds in left.items() if seconds <= 0]:
@@ -130,13 +132,11 @@ class Overrides:
 
 
 class LinkControl(Protocol):
-    """What pauses and resumes the link."""
-
     def pause(self, seconds: float) -> None:
-        """Let nothing cross the link for so long."""
+        """Stop the link for so many seconds."""
 
     def resume(self) -> None:
-        """Let the link flow again."""
+        pass
 
 
 def make_setters(

@@ -1,12 +1,9 @@
-"""Runs the commands for this leaf's agent: once each, in order, and answers each by one reading.
+"""Runs this leaf's commands, each at most once and in order, and answers each by one reading.
 
-To the core this is a pull input named `commands` whose source is the leaf's stream `COMMANDS`: the answer to
-a command and the position after it are stored in one step. Before a command is run its position is written to
-the state file, so that a command which was begun and not answered when the agent ended is never run again: it
-is answered `interrupted`. So a command is run at most once, and is answered once.
+It is a pull input `commands` on the stream `COMMANDS`: answer and position are stored together. The position
+is saved before a command runs; one begun but unanswered is later answered `interrupted`.
 
-A message is read by sequence, not delivered by a consumer: no other client can drain the messages, and a
-subject that is not UTF-8, which the client library cannot receive, comes as JSON.
+Messages are read by sequence, so no other client can drain them and non-UTF-8 subjects arrive as JSON.
 """
 
 from __future__ import annotations
@@ -54,9 +51,9 @@ from agent.leaf.stream_configs import ORIGIN_METADATA
 
 POLL_SECONDS: Final = 1.0
 SPACING: Final = 0.02
-"""Seconds from one command to the next, so that many commands take only a part of the machine."""
+"""Seconds between commands, to bound their load."""
 CLOCK_SECONDS: Final = 60.0
-"""How long commands that may have expired wait, all together, for the clock to be set."""
+"""Total wait of possibly expired commands for the clock to be set."""
 HANDLER_SECONDS: Final = 30.0
 _RETRY: Final = 1.0
 _MAX_RETRY: Final = 10.0
@@ -66,7 +63,7 @@ log = structlog.get_logger("commands")
 
 
 class CommandRunner:
-    """The commands of one run of the agent. `cls` is the class in which the answers are stored."""
+    """Runs the commands of one agent; answers go to class `cls`."""
 
     _intake: Intake
     _stopping: asyncio.Event
@@ -94,12 +91,12 @@ class CommandRunner:
 
     @property
     def name(self) -> str:
-        """The name of the input in the batch subject."""
+        """The input's name in batch subjects."""
         return COMMANDS_INPUT
 
     @contextlib.contextmanager
     def connected(self, js: JetStream) -> Iterator[None]:
-        """Read over this connection as long as the scope lasts."""
+        """Read over this connection within the scope."""
         self._js = js
         try:
             yield
@@ -107,8 +104,9 @@ class CommandRunner:
             self._js = None
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Run commands until `stopping` is set. Raises `ContractError` if the position of the last command
-        cannot be read: to go on would run commands again."""
+        """Run commands until `stopping`. Raises `ContractError` for an unreadable last position, to avoid
+        repeats.
+        """
         self._intake, self._stopping = intake, stopping
         answered = await unless(stopping, intake.position(COMMANDS_INPUT))
         if answered is None or stopping.is_set():
@@ -119,7 +117,7 @@ class CommandRunner:
             await event_within(stopping, SPACING if moved else POLL_SECONDS)
 
     async def _last(self, text: str | None) -> CommandPosition | None:
-        """The last command that was begun, answered first if it was not."""
+        """Return the last begun command, after answering it if needed."""
         answered = None if text is None else parse_position(text)
         saved = self._state.current.command
         begun = None if saved is None else parse_position(saved)
@@ -130,7 +128,7 @@ class CommandRunner:
         return begun
 
     async def _step(self, cursor: CommandCursor) -> bool:
-        """Poll once and run the command found; False if the next poll may wait."""
+        """Poll once and run a command; False if the next poll may wait."""
         if self._js is None:
             return False
         try:
@@ -156,7 +154,7 @@ class CommandRunner:
     async def _handle(
         self, position: CommandPosition, command: Command | None, malformed: str, run: RunCommand
     ) -> bool:
-        """Run a command if it may run; False if the agent stops before its answer is stored."""
+        """Run a command if allowed; False when stopping before its answer is stored."""
         if command is None:
             return await self._answer(position, CommandOutcome.MALFORMED, malformed)
         handler = self._handlers.get(position.verb)
@@ -178,7 +176,7 @@ class CommandRunner:
         return is_stored
 
     async def _too_late(self, expires: float | None, stored: float, handler: CommandHandler) -> str | None:
-        """Why a command must not run any more, None if it may."""
+        """Return why a command may not run any more, or None."""
         loop = asyncio.get_running_loop()
         while True:
             now = self._clock()
@@ -224,7 +222,7 @@ class CommandRunner:
             return CommandOutcome.FAILED, Reply(f"{type(error).__name__}: {error}")
 
     async def _answer(self, position: CommandPosition, outcome: CommandOutcome, text: str) -> bool:
-        """Store the answer; False if the agent stops before it is stored."""
+        """Store the answer; False when stopping before."""
         log.info("command", verb=position.verb, id=position.id, outcome=outcome.value, answer=text[:_CUT])
         self._metrics.commands.labels(outcome.value).inc()
         answer = CommandAnswer(position.seq, position.verb, position.id or None, outcome, text)
@@ -250,7 +248,7 @@ class CommandRunner:
 
 
 async def _next(js: JetStream, cursor: CommandCursor, domain: str) -> RawMessage | None:
-    """The next command in the stream, new or not. Raises `JetStreamError`."""
+    """Return the next command, new or not. Raises `JetStreamError`."""
     info = await js.stream_info(COMMANDS)
     metadata = info.config.get("metadata") or {}
     cursor.enter(info.created, metadata.get(ORIGIN_METADATA, ""))
@@ -265,7 +263,7 @@ async def _next(js: JetStream, cursor: CommandCursor, domain: str) -> RawMessage
 
 
 def _parsed(message: RawMessage) -> tuple[Command | None, str]:
-    """The command, or None and why it is malformed."""
+    """Return the command, or None and its fault."""
     try:
         return parse_command(message.data), ""
     except ContractError as error:
@@ -273,7 +271,7 @@ def _parsed(message: RawMessage) -> tuple[Command | None, str]:
 
 
 def _time(seconds: float) -> str:
-    """Epoch seconds as RFC 3339, to the millisecond; a time beyond the calendar as the year 9999."""
+    """Format epoch seconds as RFC 3339 in milliseconds; year 9999 beyond the calendar."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (ValueError, OverflowError):

@@ -1,10 +1,8 @@
-"""The inputs, a folder each. This registry alone names them all.
+"""Registers all built-in inputs, a folder each.
 
-To add an input make a folder: its `__init__.py` has the options (a subclass of `InputOptions`), `input.py`
-the input (a subclass of `ConfiguredInput`), both from `agent.leaf.inputs.shared`; add a line to `_INPUTS`
-below and a row to docs/inputs.md. A folder is imported when an input of its type is configured: an agent
-holds in memory only what it uses. A type that is not below is looked for among installed packages
-(`plugins.py`).
+To add an input make a folder with options (`InputOptions`) in `__init__.py` and the input (`ConfiguredInput`)
+in `input.py`, both from `agent.leaf.inputs.shared`. Add a line to `_INPUTS` and a row to docs/inputs.md. A
+folder is imported only when configured. Other types come from installed packages (`plugins.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +16,10 @@ from agent.leaf.inputs.shared import ConfiguredInput, InputOptions, LocalServer
 
 
 class _Classes(NamedTuple):
-    """The names of the two classes of an input."""
+    """Class names of an input."""
 
     options: str
-    """In `__init__.py`."""
     input: str
-    """In `input.py`."""
 
 
 _INPUTS: Final = {
@@ -40,7 +36,7 @@ _INPUTS: Final = {
     "socket": _Classes("SocketOptions", "SocketInput"),
     "syslog": _Classes("SyslogOptions", "SyslogInput"),
 }
-"""By the `type` of an `[[input]]`."""
+"""By `type` of an `[[input]]`."""
 
 
 class _OptionTypes(Mapping[str, type[InputOptions]]):
@@ -62,15 +58,16 @@ class _OptionTypes(Mapping[str, type[InputOptions]]):
 
 
 OPTIONS: Final[Mapping[str, type[InputOptions]]] = _OptionTypes()
-"""The schema of the options of each type of input: iterates over the built-in types, and has those
-of installed packages too. For any other type, and for a package that cannot be used, it raises
-`UnusableTypeError`."""
+"""The options schema of each input type. Iterates over built-in types; lookup includes installed packages.
+
+Raises `UnusableTypeError` for an unknown type or an unusable package.
+"""
 
 
 def make_inputs(
     options: Iterable[InputOptions], metrics: Metrics, server: LocalServer
 ) -> list[ConfiguredInput[Any]]:
-    """The inputs with these options; `server` is the leaf's own."""
+    """Make the inputs; `server` is the leaf's own."""
     return [_make_input(input_options, metrics, server) for input_options in options]
 
 

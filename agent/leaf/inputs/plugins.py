@@ -1,7 +1,6 @@
-"""Inputs that other packages bring, found by the entry point that has their type as its name.
+"""Loads inputs of other packages by the entry point named after their type.
 
-Entry points are read only where a configuration names a type that is not built in: to look through all
-installed packages takes some 10 ms, and a built-in type cannot be replaced.
+Entry points are read only for types that are not built in, since that takes 10 ms.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from agent.leaf.intake import Intake
 
 GROUP: Final = "petiole.inputs"
 API_VERSION: Final = "1.0"
-"""Of `agent.plugin`. The second number grows with every name that is added there, the first where one is
-changed or removed."""
+"""Version of `agent.plugin`: the second number grows with additions, the first with changes and removals."""
 
 _CLASSES: Final[dict[type[InputOptions], type[ConfiguredInput[Any]]]] = {}
-"""The classes of the inputs that were loaded, by their options."""
+"""Loaded input classes by options."""
 
 
 def load_options(kind: str, built_in: Iterable[str]) -> type[InputOptions]:
-    """The options of an input that a package brings. Raises `UnusableTypeError`, whatever the package does
-    while it is imported."""
+    """Return the options class of a package's input. Raises `UnusableTypeError` whatever its
+    import raises.
+    """
     point = _entry_point(kind, built_in)
     input_class = _input_class(kind, point)
     options = next(_options(input_class), None)
@@ -55,8 +54,7 @@ def load_options(kind: str, built_in: Iterable[str]) -> type[InputOptions]:
 
 
 def make_input(options: InputOptions, metrics: Metrics, server: LocalServer) -> ConfiguredInput[Any]:
-    """The input with these options, whose type `load_options` has returned. Where its class fails, that is a
-    mistake of the input that is returned."""
+    """Make an input of a type from `load_options`. A constructor's error becomes a mistake of the input."""
     try:
         return _CLASSES[type(options)](options, metrics, server)
     except Exception as error:  # what its constructor does is its own
@@ -64,7 +62,7 @@ def make_input(options: InputOptions, metrics: Metrics, server: LocalServer) -> 
 
 
 class _UnmadeInput(ConfiguredInput[InputOptions]):
-    """Stands for an input whose class could not be made, with the mistake that says so."""
+    """Stands for an input whose constructor failed."""
 
     def __init__(self, options: InputOptions, metrics: Metrics, why: str) -> None:
         super().__init__(options, metrics)
@@ -114,7 +112,7 @@ def _input_class(kind: str, point: EntryPoint) -> type[ConfiguredInput[Any]]:
 
 
 def _options(input_class: type) -> Iterator[type[InputOptions]]:
-    """The options that a class names where it derives `ConfiguredInput`, its own first."""
+    """Yield the options classes that a class names in its bases."""
     for class_ in input_class.__mro__:
         for base in class_.__dict__.get("__orig_bases__", ()):
             for argument in get_args(base):

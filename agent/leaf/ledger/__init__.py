@@ -1,10 +1,7 @@
-"""What the agent accounts for: how many readings it acknowledged, under which batches, and what became of
-them.
+"""Counts acknowledged readings, their batches and outcomes for one run.
 
-Here are the counts of one run. `ClassLedger` is what the records publish; it is pure. `ReadingAccounts`
-checks the agent itself: every reading is stored, refused, dead, or still in flight. It counts each where it
-happens, and what is in flight by walking what is held, so that a reading which is dropped or settled twice
-shows.
+`ClassLedger` (pure) is published in ledger records. `ReadingAccounts` checks that every reading is stored,
+refused, dead or in flight, and so reveals readings dropped or settled twice.
 """
 
 from __future__ import annotations
@@ -21,14 +18,13 @@ from agent.contract.ranges import RangeSet
 from agent.leaf.intake import RefusedError
 
 MAX_RANGES = 2_000
-"""Ranges that a class keeps, and so a record names: about 60 KB. A stream that is full by turns for days
-would make more of them than a message can hold."""
+"""Ranges per class in a record, about 60 KB; a long full stream would make more."""
 
 Discarded = tuple[tuple[int, int, int, str], ...]
 
 
 class ClassLedger:
-    """Counts of one class in this run. A batch has a number from the moment it is first sent."""
+    """Counts of one class in this run. Batches are numbered at their first sending."""
 
     def __init__(self, domain: str, cls: str, run: str) -> None:
         self._domain, self._cls, self._run = domain, cls, run
@@ -43,43 +39,43 @@ class ClassLedger:
         self.doubts: tuple[Doubt, ...] = ()
 
     def accept(self, readings: int) -> None:
-        """Readings were acknowledged as accepted before they were given a number."""
+        """Count readings acknowledged as accepted before numbering."""
         self._readings["accepted"] += readings
 
     def number(self, readings: int) -> int:
-        """Give the next batch its number; `readings` of it are accepted with that."""
+        """Number the next batch; `readings` more are accepted with it."""
         self.n += 1
         self._readings["accepted"] += readings
         return self.n
 
     def store(self, n: int, readings: int) -> None:
-        """Batch `n` was acknowledged."""
+        """Count an acknowledged batch."""
         self._stored.add(n)
         self._bound()
         self._readings["stored"] += readings
 
     def store_dead(self, n: int, letters: int) -> None:
-        """Message `n`, which holds dead letters, was acknowledged."""
+        """Count an acknowledged message of dead letters."""
         self._stored.add(n)
         self._bound()
         self._readings["dead"] += letters
 
     def omit(self, letters: int) -> None:
-        """Dead letters came that are in no message, for there were too many."""
+        """Count dead letters beyond the limit."""
         self._readings["accepted"] += letters
         self._readings["dead"] += letters
 
     def refuse(self, n: int, readings: int, reason: str, late: int = 0) -> None:
-        """Batch `n` is not stored and will not be; `late` of its readings were acknowledged as accepted
-        before."""
+        """Count a refused batch; `late` readings were acknowledged as accepted before."""
         self._refused.setdefault(reason, RangeSet()).add(n)
         self._bound()
         self._readings["refused"] += readings
         self._readings["refused_late"] += late
 
     def discard(self, batches: Discarded, readings: int, gone: Discarded) -> None:
-        """This is what has been discarded so far: batches of this run with the sum of their readings, and
-        sequences of the stream, as `contract.Ledger` says."""
+        """Set everything discarded so far: batches with readings, and stream sequences, as in
+        `contract.Ledger`.
+        """
         self._discarded, self.gone = batches, gone
         self._readings["discarded"] = readings
 
@@ -97,7 +93,7 @@ class ClassLedger:
 
     @property
     def highest_stored(self) -> int:
-        """The highest batch number that was acknowledged, 0 before the first."""
+        """Highest acknowledged batch number, 0 for none."""
         return self._stored.highest
 
     def record(self, stream: StreamState, *, final: bool = False) -> Ledger:
@@ -124,7 +120,7 @@ def _labelled(sets: Iterable[tuple[str, RangeSet]]) -> Iterable[tuple[int, int, 
 
 
 class ReadingAccounts:
-    """The counts of one run by class."""
+    """Counts of one run by class."""
 
     def __init__(self, metrics: Metrics, classes: Iterable[str]) -> None:
         self._metrics, self._classes = metrics, tuple(classes)
@@ -137,18 +133,18 @@ class ReadingAccounts:
         self._held: Callable[[str], int] = lambda _cls: 0
 
     def watch(self, held: Callable[[str], int]) -> None:
-        """Show what is unaccounted as a metric; `held(cls)` counts what is in flight by walking it."""
+        """Expose unaccounted readings as a metric; `held(cls)` counts those in flight."""
         self._held = held
         for cls in self._classes:
             self._metrics.unaccounted.labels(cls).set_function(partial(self.unaccounted, cls))
 
     def unaccounted(self, cls: str) -> int:
-        """Accepted readings of a class that are neither settled nor in flight: 0 unless there is a bug."""
+        """Return accepted readings neither settled nor in flight; nonzero is a bug."""
         settled = self._stored[cls] + self._returned[cls] + self._refused_late[cls] + self._dead[cls]
         return self._accepted[cls] - settled - self._held(cls)
 
     def accept(self, key: tuple[str, str], count: int) -> None:
-        """A chunk of `count` readings was let in."""
+        """Count an admitted chunk."""
         self._accepted[key[1]] += count
         counter = self._counters.get(key)
         if counter is None:  # to look it up in the registry costs more than all the rest of this
@@ -156,15 +152,14 @@ class ReadingAccounts:
         counter.inc(count)
 
     def store(self, key: tuple[str, str], count: int, *, dead: bool) -> None:
-        """The stream acknowledged a chunk, of readings or of dead letters."""
+        """Count a stored chunk of readings or dead letters."""
         settled = self._dead if dead else self._stored
         settled[key[1]] += count
 
     def refuse(
         self, key: tuple[str, str], count: int, refusal: RefusedError, *, admitted: bool, promised: bool
     ) -> None:
-        """A chunk is not stored and will not be. `admitted`: it was let in before; `promised`: its sender has
-        an acknowledgement of it."""
+        """Count a refused chunk: `admitted` before, `promised` to its sender."""
         labels = (*key, refusal.reason.value)
         if promised:
             self._refused_late[key[1]] += count

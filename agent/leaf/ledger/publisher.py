@@ -1,4 +1,4 @@
-"""Publishes the ledger records of one run, and keeps in the state file what the next run must know of it."""
+"""Publishes ledger records of one run, and saves what the next run needs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ log = structlog.get_logger("ledger")
 
 
 class LedgerPublisher:
-    """Ledgers by class with their place in the state file. A record goes out when a run opens, each minute in
-    which the stream moved, and when the run is closed."""
+    """Publishes records at a run's start, each minute with changes, and at its end."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class LedgerPublisher:
 
     @contextlib.contextmanager
     def connected(self, js: JetStream, streams: Mapping[str, StreamInfo]) -> Iterator[None]:
-        """Publish over this connection as long as the scope lasts; these are the streams behind it."""
+        """Publish over this connection within the scope; `streams` are behind it."""
         self._js = js
         self._created = {cls: info.created for cls, info in streams.items()}
         for cls, info in streams.items():
@@ -73,7 +72,7 @@ class LedgerPublisher:
             self._js = None
 
     def stored(self, batch: BatchStored) -> None:
-        """Remember a batch that its stream acknowledged, and how far its input is with it."""
+        """Note an acknowledged batch and its input's position."""
         ident = batch.id
         self._discards.stored(ident.cls, batch.seq, ident.run, ident.n, batch.readings)
         if batch.position is not None:
@@ -81,7 +80,7 @@ class LedgerPublisher:
         self._stored(ident.cls, batch.seq, batch.seq)
 
     def remember_position(self, input_name: str, cls: str, text: str) -> None:
-        """Note how far an input is where no message can say so, for it holds nothing that is stored."""
+        """Note a position that no message can carry, because nothing is stored."""
         known = self._state.current.positions.get(cls, {}).get(input_name)
         self._state.current.place(input_name, cls, PullPosition(text, 0 if known is None else known.seq))
         self._state.note()
@@ -105,7 +104,7 @@ class LedgerPublisher:
         self._state.note()
 
     def seen(self, cls: str, info: StreamInfo) -> None:
-        """A stream was looked at: devices publish there too, without a PubAck to the agent."""
+        """Note a stream's state; devices publish without the agent."""
         known = self._state.current.acked.get(cls)
         here = self._js is not None and self._created.get(cls) == info.created
         if here and known is not None and known.created == info.created and known.top < info.last:
@@ -116,9 +115,11 @@ class LedgerPublisher:
             self._state.note()
 
     def recall(self, cls: str, created: str, stored_since: Iterable[StoredHeaders]) -> None:
-        """Complete what the state file knew of the run before by what its stream holds above the last
-        sequence that the file names: the file may be a moment older than the last PubAck. What was read
-        counts also if the store is lost before the streams are ready."""
+        """Complete the previous run's state by its stream above the saved sequence.
+
+        The file may lag behind the last PubAck. Read data counts even if the store is lost before the streams
+        are ready.
+        """
         known = self.remembered.get(cls)
         if known is None:
             return
@@ -133,20 +134,19 @@ class LedgerPublisher:
         self._state.mark()
 
     def remember(self) -> None:
-        """Put the present counts into the state file, for the next run to publish."""
+        """Save the present counts for the next run."""
         for cls, known in self._state.current.acked.items():
             if known.run == self._run and cls in self._ledgers:
                 self._state.current.acked[cls] = structs.replace(known, readings=self._ledgers[cls].readings)
         self._state.mark()
 
     def last(self, cls: str) -> Previous:
-        """This run of a class, as it is announced."""
+        """Return this run of a class for announcements."""
         ledger = self._ledgers[cls]
         return Previous(self._run, ledger.highest_stored, ledger.readings, False)
 
     async def open(self) -> None:
-        """Publish each class's first record of this run. A stream that refuses it (it may be full until the
-        hub confirms more) gets it later. Raises `UnavailableError`."""
+        """Publish first records; a full stream gets it later. Raises `UnavailableError`."""
         for cls in self._ledgers:
             try:
                 if cls not in self._recorded_at:
@@ -159,8 +159,9 @@ class LedgerPublisher:
             await self._state.save()
 
     async def close(self) -> None:
-        """Publish each class's final record and remember that the run is closed. Raises `ApiError`,
-        `UnavailableError` or `OSError`."""
+        """Publish final records and save the closed state. Raises `ApiError`, `UnavailableError` or
+        `OSError`.
+        """
         for cls in self._ledgers:
             await self._publish(self._js, cls, final=True)
             acked = self._state.current.acked[cls]
@@ -168,7 +169,7 @@ class LedgerPublisher:
         await self._state.save()
 
     async def run(self) -> None:
-        """Publish a record each minute in which the stream moved or something was discarded."""
+        """Publish a record each minute with changes."""
         skipped = {cls: LogEdge(log.bind(**{"class": cls})) for cls in self._ledgers}
         while True:
             await asyncio.sleep(LEDGER_SECONDS)
@@ -206,13 +207,12 @@ class LedgerPublisher:
         return not is_told or bool(self._discards.due(cls))
 
     async def _repeat(self, js: JetStream, cls: str, earlier: Ledger) -> None:
-        """Say of an earlier run what was discarded of it after it had ended."""
+        """Publish later discards of an earlier run."""
         seq = await self._store(js, cls, earlier)
         self._discards.stored(cls, seq)
         self._discards.recorded(cls, earlier, seq)
 
     async def _store(self, js: JetStream, cls: str, record: Ledger) -> int:
-        """Publish a record; returns its sequence."""
         self._records += 1
         ident = f"{self._run}-{cls}-ledger-{self._records}"
         stream, subject = contract.leaf_stream(self._domain, cls), contract.ledger_subject(self._domain, cls)

@@ -1,1 +1,1 @@
-"""From a chunk of readings to an acknowledged batch in the leaf's stream."""
+"""Publishes chunks of readings as acknowledged batches in the leaf's stream."""

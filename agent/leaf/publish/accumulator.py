@@ -1,11 +1,7 @@
-"""Collects chunks into batches, and says when one is sealed. The caller brings the time.
+"""Gathers chunks into batches and seals them. Times come from the caller.
 
-A chunk waits for the batch before it and for no clock (group commit): while nothing of its input and class is
-under way its batch is sealed at once, otherwise it gathers until that is settled. Two things hold a batch
-back longer: a linger, and the bound on batches a second. A batch that is full is never held back.
-
-A chunk is never split: what a sender was promised together is stored together. So a batch may exceed the
-limits only when a single chunk does.
+A chunk waits only for the previous batch of its input and class (group commit). A linger or the batch rate
+delays a batch that is not full. Chunks are never split, so only a single chunk can exceed the limits.
 """
 
 from __future__ import annotations
@@ -18,12 +14,11 @@ from agent.leaf.intake import Chunk
 from agent.leaf.publish.limits import CREDIT, BatchRate, Lingers
 
 MAX_REQUESTS: Final = 256
-"""Idempotency keys in one batch: they travel in a header, which must stay small compared with the payload."""
+"""Idempotency keys per batch, to keep its header small."""
 LARGE: Final = 64 * 1024
-"""Bytes of a chunk with a position from which on the bound on batches does not hold it back: it could not
-gather with others anyway."""
+"""Bytes of a positioned chunk that the batch rate does not delay, since it could not gather more."""
 OVERDUE: Final = 1.0
-"""Seconds after which a batch waits no longer for the one before it, whose answer may be lost."""
+"""Seconds after which a batch stops waiting for the previous answer."""
 
 Waiter = TypeVar("Waiter")
 Key = tuple[str, str]
@@ -31,9 +26,11 @@ Key = tuple[str, str]
 
 
 class BatchLimits(Struct, frozen=True):
-    """When an open batch is sealed: at `bytes` of NDJSON or at `readings`; and how it is held back before:
-    by `lingers`, and so that each class has `batches_per_second` on average, with `credit` seconds of unused
-    ones at once."""
+    """Seals at `bytes` of NDJSON or `readings`, delayed by `lingers` and an average of `batches_per_second`
+    per class.
+
+    `credit` seconds of unused batches may be used at once.
+    """
 
     bytes: int
     readings: int
@@ -43,47 +40,44 @@ class BatchLimits(Struct, frozen=True):
 
 
 class PendingChunk(Struct, Generic[Waiter], eq=False):
-    """A chunk and what waits for its outcome."""
+    """A chunk and its waiter."""
 
     chunk: Chunk
     waiter: Waiter
     held: int = 0
-    """Bytes of the memory budget that it takes."""
+    """Bytes held of the memory budget."""
     batch: OpenBatch[Waiter] | None = None
-    """The batch that it is part of, until its outcome is known."""
+    """Its batch until settled."""
     sent: bool = False
     """Its batch has a number."""
     withdrawn: bool = False
-    """It is left out of its batch; only before it is sent."""
+    """Left out of its batch before sending."""
     admitted: bool = False
     """Its readings count as accepted."""
     promised: bool = False
-    """It was acknowledged as accepted, and no sender waits for it."""
+    """Acknowledged as accepted; no sender waits."""
 
 
 class OpenBatch(Struct, Generic[Waiter]):
-    """A batch in the making: chunks of one input and class, in the order in which they came, all of them
-    readings or all of them `dead` letters."""
+    """Chunks of one input and class in order, all readings or all `dead` letters."""
 
     input: str
     cls: str
     due: float
-    """Before this instant only a full batch is sealed."""
+    """Earliest time to seal unless full."""
     dead: bool = False
     entries: list[PendingChunk[Waiter]] = field(default_factory=list)
     bytes: int = 0
     readings: int = 0
     requests: int = 0
     unsettled: int = 0
-    """The chunks whose outcome is not known."""
+    """Chunks without outcome."""
 
     @property
     def key(self) -> Key:
-        """Its input and class."""
         return self.input, self.cls
 
     def add(self, entry: PendingChunk[Waiter]) -> None:
-        """Put a chunk behind the others."""
         entry.batch = self
         self.entries.append(entry)
         self.bytes += len(entry.chunk.payload)
@@ -92,30 +86,30 @@ class OpenBatch(Struct, Generic[Waiter]):
         self.unsettled += 1
 
     def live(self) -> list[PendingChunk[Waiter]]:
-        """The entries that still want to be sent."""
+        """Entries not withdrawn."""
         return [entry for entry in self.entries if not entry.withdrawn]
 
     def send(self) -> list[PendingChunk[Waiter]]:
-        """The entries of the batch that is made of this: from now on none can be withdrawn."""
+        """Return the entries to send; none can be withdrawn any more."""
         entries = self.live()
         for entry in entries:
             entry.sent = True
         return entries
 
     def take_unpromised(self) -> list[PendingChunk[Waiter]]:
-        """Take out what can still be refused; what its sender was promised stays."""
+        """Remove and return entries that can still be refused."""
         entries = self.live()
         self.entries = [entry for entry in entries if entry.promised]
         return [entry for entry in entries if not entry.promised]
 
     @property
     def live_readings(self) -> int:
-        """How many readings still want to be sent, counted one by one."""
+        """Return the readings not withdrawn."""
         return sum(entry.chunk.count for entry in self.live())
 
 
 class Accumulator(Generic[Waiter]):
-    """The open batch of each input and class, and the one before it while that is under way."""
+    """The open and the pending batch per input and class."""
 
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
@@ -124,8 +118,9 @@ class Accumulator(Generic[Waiter]):
         self._rates: dict[str, BatchRate] = {}
 
     def add(self, key: Key, entry: PendingChunk[Waiter], now: float) -> list[OpenBatch[Waiter]]:
-        """Put a chunk into the open batch of `key`; returns the batches that this seals, oldest first. A
-        chunk with a position shares no batch with later ones: its input waits for it alone."""
+        """Add a chunk; returns batches that this seals, oldest first. A positioned chunk gets no later
+        companions.
+        """
         sealed = []
         batch = self._open.get(key)
         if batch is not None and self._exceeds(batch, entry.chunk):
@@ -142,8 +137,7 @@ class Accumulator(Generic[Waiter]):
         return sealed
 
     def settled(self, entry: PendingChunk[Waiter]) -> Key | None:
-        """The outcome of a chunk is known. Returns the key of the open batch that waits for nothing any more
-        but its `due`, None where there is none."""
+        """Note a chunk's outcome; returns the key of a batch that waits only for `due` now, or None."""
         batch, entry.batch = entry.batch, None
         if batch is None:
             return None
@@ -154,27 +148,25 @@ class Accumulator(Generic[Waiter]):
         return batch.key if batch.key in self._open else None
 
     def open_batches(self) -> list[OpenBatch[Waiter]]:
-        """What is open."""
         return list(self._open.values())
 
     def due(self, key: Key) -> float | None:
-        """When the open batch of `key` may be sealed; None where there is none, or it waits for the one
-        before it."""
+        """Return when the batch of `key` may be sealed; None if none or waiting for the previous."""
         batch = self._open.get(key)
         return None if batch is None or self._waits(key) else batch.due
 
     def seal(self, key: Key, now: float) -> OpenBatch[Waiter] | None:
-        """The open batch of `key` if it may be sealed."""
+        """Seal the batch of `key` if allowed."""
         due = self.due(key)
         return self._seal(key) if due is not None and due <= now else None
 
     def overdue(self, now: float) -> list[OpenBatch[Waiter]]:
-        """The open batches that have waited too long for those before them."""
+        """Seal batches that waited too long for the previous."""
         keys = [key for key, batch in self._open.items() if batch.due + OVERDUE <= now]
         return [self._seal(key) for key in keys]
 
     def flush(self) -> list[OpenBatch[Waiter]]:
-        """All open batches, oldest first."""
+        """Seal all batches, oldest first."""
         keys = sorted(self._open, key=lambda key: self._open[key].due)
         return [self._seal(key) for key in keys]
 

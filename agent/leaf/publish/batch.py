@@ -1,9 +1,8 @@
-"""Makes the message of a batch (joins, compresses, numbers) and reads how the stream answers it. No I/O.
+"""Builds a batch's message and interprets the stream's answer. No I/O.
 
-An answer is a PubAck, or an error that says whether the same batch can ever be stored. A PubAck `duplicate:
-true` names the message that a stream holds under an id, not whose it is: everybody who may publish to the
-stream may use any id, and an agent's next one can be guessed. The subjects of the agent are its own, so they
-decide."""
+PubAck `duplicate: true` names a message under the id, which anyone may have published; only the agent
+publishes on its subjects, so they decide.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +26,13 @@ from agent.leaf.publish.send_queue import SealedBatch
 from agent.leaf.publish.settlement import Settlement
 
 Look = Callable[[str, int], Awaitable[RawMessage | None]]
-"""The message of a class's stream at a sequence, None where none is. Raises `JetStreamError`."""
+"""Returns a class's message at a sequence, or None. Raises `JetStreamError`."""
 
 TAKEN = "message_id_taken"
-"""Why a number is refused under which the stream holds a foreign message. Its batch is stored under a later
-number."""
+"""The reason for renumbering a batch whose id a foreign message has."""
 
 _FULL: Final = frozenset({10002, 10023, 10047, 10077})
-"""Limits of account, server, storage or stream (server/errors.json of nats-server). 10077 is also how a store
-that cannot write answers; either way there is no room for this batch now."""
+"""Limits of account, server, storage or stream (server/errors.json). 10077 also means an unwritable store."""
 
 _TOO_LARGE: Final = frozenset({10054, 10097})
 """Message or headers (64 KiB) above the limit."""
@@ -43,31 +40,28 @@ _TOO_LARGE: Final = frozenset({10054, 10097})
 NO_STREAM: Final = "no stream takes this subject"
 
 _LEVEL: Final = 1
-"""Readings are long matches with short differences: levels 2 to 4 find shorter matches, which cost more CPU
-and more bytes."""
+"""Readings compress best at level 1; levels 2 to 4 need more CPU and bytes."""
 _READINGS: Final = {"hash_log": 11, "min_match": 6}
-"""What level 1 is changed to for readings. Each line is like the one before it, so 2,048 places are enough to
-find the match, and all of them stay in the cache: a sixth less CPU, and some per cent fewer bytes. Free text
-needs the level's own table, or its batches are larger by a sixth."""
+"""Level 1 for readings with 2,048 places, which stay in the CPU cache: a sixth less CPU, some per cent
+smaller. Free text would grow by a sixth.
+"""
 _TEXT_SHARE: Final = 5
-"""A batch above this part of its bytes is free text: readings pack to less."""
+"""Compressed share above which a batch counts as free text."""
 
 Entries = list[PendingChunk[Settlement]]
 
 
 def count_readings(entries: Entries) -> int:
-    """How many readings these chunks hold."""
     return sum(entry.chunk.count for entry in entries)
 
 
 def promised_readings(entries: Entries) -> int:
-    """How many readings of these were acknowledged as accepted."""
+    """Count readings acknowledged as accepted."""
     return sum(entry.chunk.count for entry in entries if entry.promised)
 
 
 class Packer:
-    """Packs chunks into the payload and headers of one message. How the last batch of an input packed says
-    how the next one is compressed."""
+    """Packs chunks into payload and headers; an input's last batch selects the compression of the next."""
 
     def __init__(self) -> None:
         self._readings = zstandard.ZstdCompressor(
@@ -75,10 +69,10 @@ class Packer:
         )
         self._text = zstandard.ZstdCompressor(level=_LEVEL)
         self._of_text: set[str] = set()
-        """The inputs whose last batch was free text."""
+        """Inputs whose last batch was free text."""
 
     def pack(self, entries: Entries, input_name: str) -> tuple[bytes, bool]:
-        """The payload, and whether it is compressed: zstd, left out where it saves nothing."""
+        """Return the payload and whether it is zstd, which is omitted when it saves nothing."""
         raw = b"".join(entry.chunk.payload for entry in entries)
         is_text = input_name in self._of_text
         packed = (self._text if is_text else self._readings).compress(raw)
@@ -93,7 +87,7 @@ class Packer:
     def headers(
         self, sealed: SealedBatch, entries: Entries, ident: MessageId, compressed: bool
     ) -> dict[str, str]:
-        """The headers of the batch of these entries of a draft."""
+        """Return a batch's headers."""
         return BatchHeaders(
             id=ident,
             count=count_readings(entries),
@@ -106,8 +100,7 @@ class Packer:
 
 
 def message_bytes(payload: bytes, entries: Entries) -> int:
-    """An upper bound on the size of the message in bytes, payload and headers, as the server's limit counts
-    it."""
+    """Return an upper bound of payload and headers in bytes, as the server counts."""
     keys = sum(
         len(entry.chunk.request.key) + REQUEST_BYTES for entry in entries if entry.chunk.request is not None
     )
@@ -115,12 +108,13 @@ def message_bytes(payload: bytes, entries: Entries) -> int:
 
 
 class Batch(Struct):
-    """A batch with a number; `serial` names it in reply subjects. `floor` is a sequence of the stream up to
-    which this batch is not stored. `unanswered` counts the attempts over this connection whose answer is
-    still to come, `refused_at` is when one was answered by an error that may pass, `claimed` is where an
-    answer said that the stream holds it already; `carried` says that an earlier connection had sent it,
-    `store_lost` that the store to which it was sent was lost since, so that the hub may have it. Times are
-    monotonic seconds."""
+    """A numbered batch. Times are monotonic seconds.
+
+    `serial` is in reply subjects; up to `floor` the batch is not in the stream. `unanswered` counts open
+    attempts of this connection; `refused_at` is the last temporary error; `claimed` is a duplicate's
+    sequence. `carried`: an earlier connection sent it; `store_lost`: its store was lost since, so the hub may
+    have it.
+    """
 
     serial: int
     id: MessageId
@@ -144,12 +138,12 @@ class Batch(Struct):
 
     @property
     def position(self) -> str | None:
-        """Where a pull input goes on after this batch."""
+        """The pull input's position after this batch."""
         return self.headers.get(H_POSITION)
 
 
 class Numbering:
-    """Gives batches of a run their numbers, which the ledgers count."""
+    """Numbers a run's batches, as counted in the ledgers."""
 
     def __init__(self, domain: str, run: str, ledgers: Mapping[str, ClassLedger], packer: Packer) -> None:
         self._domain, self._run, self._ledgers, self._packer = domain, run, ledgers, packer
@@ -158,7 +152,7 @@ class Numbering:
     def batch(
         self, sealed: SealedBatch, entries: Entries, packed: tuple[bytes, bool], *, floor: int, now: float
     ) -> Batch:
-        """The batch of these entries of a draft, which `packed` holds."""
+        """Return the batch of a draft's entries."""
         draft, (payload, compressed) = sealed.draft, packed
         readings, early = count_readings(entries), promised_readings(entries)
         ident = MessageId(self._run, draft.cls, self._ledgers[draft.cls].number(readings - early))
@@ -181,7 +175,7 @@ class Numbering:
         )
 
     def again(self, batch: Batch, *, floor: int, now: float) -> Batch:
-        """The same batch under the next number; its readings count as accepted already."""
+        """Renumber a batch; its readings already count as accepted."""
         ident = MessageId(self._run, batch.id.cls, self._ledgers[batch.id.cls].number(0))
         return replace(
             batch,
@@ -214,14 +208,14 @@ _decode = msgspec.json.Decoder(_PubAck).decode
 
 
 class StoredAck(Struct, frozen=True):
-    """The batch is at `seq`; `duplicate` when an earlier attempt had stored it."""
+    """The batch is at `seq`; `duplicate` if stored by an earlier attempt."""
 
     seq: int
     duplicate: bool
 
 
 class NotStored(Struct, frozen=True):
-    """This attempt stored nothing. `reason` is set when trying again soon would be refused again."""
+    """This attempt stored nothing. `reason` is set if a retry would be refused."""
 
     text: str
     reason: RefusalReason | None
@@ -231,7 +225,7 @@ PublishAnswer = StoredAck | NotStored
 
 
 def parse_ack(data: bytes) -> PublishAnswer:
-    """Read one answer. An empty one is the server's "no responders": no stream listens."""
+    """Parse an answer. An empty one means no responders: no stream listens."""
     if not data:
         return NotStored(NO_STREAM, None)
     try:
@@ -248,10 +242,11 @@ def parse_ack(data: bytes) -> PublishAnswer:
 
 
 def is_own(batch: Batch, message: RawMessage | None) -> bool:
-    """Whether the message that was named as a duplicate of a batch is that batch. `message` is None where the
-    stream does not hold it any more. Then it can only be the batch if an earlier connection had sent that,
-    for over this one every attempt was answered, and none as stored; it is taken to be, for a batch that is
-    called stored and does not arrive is named by the audit, and one that is stored twice is not."""
+    """Tell whether a duplicate's message is this batch.
+
+    `message` is None if it is gone. Then it is the batch only if an earlier connection sent it. Assuming so
+    is safe: the audit reports a missing batch but not a doubled one.
+    """
     if message is None:
         return batch.carried
     return (

@@ -1,4 +1,4 @@
-"""What inputs and rules hold of the publish path: the `Intake` for readings, pieces and dead letters."""
+"""Provides the `Intake` of the publish path for inputs and rules."""
 
 from __future__ import annotations
 
@@ -28,11 +28,9 @@ class CoreIntake:
 
     @property
     def domain(self) -> str:
-        """The domain of this machine."""
         return self._domain
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        """Store a chunk, as `Intake.submit` says."""
         if chunk.position is None:
             await self._publisher.submit(input_name, cls, chunk)
             return
@@ -41,72 +39,61 @@ class CoreIntake:
         await self.submit_piece(input_name, cls, chunk, parts)
 
     def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
-        """Store a chunk without a task, as `QuickIntake.hand_in` says."""
         return chunk.position is None and self._publisher.hand_in(input_name, cls, chunk, settled)
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Keep what could not be taken, as `Intake.dead_letter` says."""
         await self._dead_letters.dead_letter(input_name, cls, letters)
 
     async def position(self, input_name: str) -> ResumePoint:
-        """Where an input goes on, as `Intake.position` says."""
         return await self._pieces.place(input_name)
 
     @property
     def stores_lost(self) -> int:
-        """How often a local store was lost or restored from a backup."""
+        """Number of losses and restores of local stores."""
         return self._publisher.stores_lost
 
     async def knows(self, request: Request) -> bool:
-        """Whether a part of a request is in flight or stored, as `Publisher.knows` says."""
         return await self._publisher.knows(request)
 
     async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
-        """Which lines of a piece are stored, as a bitmap; None for all of them."""
+        """Return a bitmap of a piece's stored lines, None for all."""
         return await self._pieces.stored(input_name, piece)
 
     async def piece(self, input_name: str, piece: Chunk) -> tuple[int, str | None]:
-        """The number of a piece, and the position before it."""
+        """Return a piece's number and the position before it."""
         return await self._pieces.piece(input_name, piece)
 
     def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
-        """An input is behind the piece of this number, which ends at `position`."""
+        """Advance an input past a piece that ends at `position`."""
         self._pieces.go_on(input_name, cls, number, position)
 
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
-        """Store a piece whose readings are in these parts, or are not to be stored at all."""
+        """Store a piece's readings in these parts; others are not stored."""
         await self._pieces.store(input_name, cls, chunk, parts)
 
 
 class SwappableIntake:
-    """The `Intake` that inputs hold: what it hands on to, `behind`, may be another one from one moment to the
-    next."""
+    """The `Intake` of inputs, which forwards to the replaceable `behind`."""
 
     def __init__(self, behind: QuickIntake) -> None:
         self.behind = behind
 
     @property
     def domain(self) -> str:
-        """The domain of this machine."""
         return self.behind.domain
 
     @property
     def notes(self) -> Notes:
-        """What is kept for pull inputs."""
         return self.behind.notes
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        """Store a chunk, as `Intake.submit` says."""
         await self.behind.submit(input_name, cls, chunk)
 
     def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
-        """Store a chunk without a task, as `QuickIntake.hand_in` says."""
         return self.behind.hand_in(input_name, cls, chunk, settled)
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Keep what could not be taken, as `Intake.dead_letter` says."""
         await self.behind.dead_letter(input_name, cls, letters)
 
     async def position(self, input_name: str) -> ResumePoint:
-        """Where an input goes on, as `Intake.position` says."""
         return await self.behind.position(input_name)

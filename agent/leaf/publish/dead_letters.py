@@ -1,8 +1,7 @@
-"""Dead letters on their way to the publish path: how many are kept, and the count of those that are not.
+"""Limits dead letters, so that garbage does not fill the stream: `BURST_BYTES` per class, then `RATE_BYTES` a
+second.
 
-Garbage must not fill a stream that readings need: of each class `BURST_BYTES` of letters are kept at once and
-`RATE_BYTES` a second from then on. Letters beyond that are counted only, and the next one that is kept says
-how many they were.
+Excess letters are counted, and the next kept one reports them.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from agent.leaf.ledger import ClassLedger
 BURST_BYTES: Final = 2**20
 RATE_BYTES: Final = 1024.0
 _MESSAGE_BYTES: Final = 512
-"""What the headers of a message cost in addition to its letters."""
+"""A message's bytes beside its letters."""
 
 log = structlog.get_logger("letters")
 
 
 class Admitted(Struct, frozen=True):
-    """What the limiter admits of a list of letters: as many of the first ones as go into a message."""
+    """The admitted first letters, up to a message's size."""
 
     payload: bytes
     """NDJSON."""
     count: int
     """Letters in the payload."""
     omitted: int
-    """Letters behind them that are only counted."""
+    """Further letters, only counted."""
     reported: int
-    """Letters omitted before, which the first letter of the payload reports."""
+    """Earlier omitted letters, reported by the first one."""
     cost: int
-    """Bytes that the limit was charged."""
+    """Bytes charged."""
 
 
 class LetterLimit:
-    """The limit of one class. Pure: times are monotonic seconds that the caller brings."""
+    """The limit of one class. Pure; monotonic seconds."""
 
     def __init__(self) -> None:
         self._room = float(BURST_BYTES)
@@ -53,8 +52,9 @@ class LetterLimit:
         self._unreported: dict[str, int] = {}
 
     def keep(self, input_name: str, letters: Sequence[Letter], now: float) -> Admitted:
-        """Charge for as many letters of an input as there is room for, and pass the others over; letters
-        beyond a message's worth are left for the next call."""
+        """Charge for the letters that fit and omit others; letters beyond a message wait for the
+        next call.
+        """
         self._room = min(float(BURST_BYTES), self._room + (now - self._at) * RATE_BYTES)
         self._at = now
         lines: list[bytes] = []
@@ -75,12 +75,12 @@ class LetterLimit:
         return Admitted(b"".join(lines), len(lines), omitted, reported, cost)
 
     def give_back(self, input_name: str, kept: Admitted) -> None:
-        """What was kept was refused: it is as if it had not been asked for."""
+        """Undo a charge after a refusal."""
         self._room += kept.cost
         self._note(input_name, kept.reported)
 
     def pass_over(self, input_name: str, kept: Admitted) -> None:
-        """Count what could not be kept; the next letter reports it."""
+        """Count letters that could not be stored."""
         self._note(input_name, kept.omitted)
 
     def _note(self, input_name: str, count: int) -> None:
@@ -89,7 +89,7 @@ class LetterLimit:
 
 
 class DeadLetterWriter:
-    """Buries the letters of all inputs through `submit`."""
+    """Stores letters of all inputs through `submit`."""
 
     def __init__(
         self,
@@ -102,7 +102,6 @@ class DeadLetterWriter:
         self._over: dict[tuple[str, str], LogEdge] = {}
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Store letters, as `Intake.dead_letter` says."""
         done = 0
         while done < len(letters):
             kept = self.keep(input_name, cls, letters[done:])
@@ -125,15 +124,15 @@ class DeadLetterWriter:
             done += kept.count + kept.omitted
 
     def keep(self, input_name: str, cls: str, letters: Sequence[Letter]) -> Admitted:
-        """What of these letters is to be stored; afterwards call `done` or `give_back`."""
+        """Return the letters to store; call `done` or `give_back` afterwards."""
         return self._limits[cls].keep(input_name, letters, loop_time())
 
     def give_back(self, input_name: str, cls: str, kept: Admitted) -> None:
-        """It was refused and is not stored."""
+        """Undo `keep` after a refusal."""
         self._limits[cls].give_back(input_name, kept)
 
     def done(self, input_name: str, cls: str, kept: Admitted) -> None:
-        """It is stored; what was passed over is counted, and said once until all is kept again."""
+        """Note stored letters; logs omitted ones once."""
         key = (input_name, cls)
         if not kept.omitted:
             if key in self._over:

@@ -1,11 +1,8 @@
-"""Which push requests are known by their idempotency key: pure but for the clock that the caller brings.
+"""Recognises repeated push requests by idempotency key. Pure; times come from the caller.
 
-A key is in flight until its batch is settled, then known for ten minutes. The readings of one request may go
-to several classes, and some of them may be stored when others are not: so a key is noted by class, with the
-part of the request that the class has, and looked up in all classes, for the configuration may have changed
-since. Each scope has its own keys: an input, a subject, a peer. A key that comes with another content is
-refused, never taken for a repeat. The number of keys is bounded; at the bound a new key is refused rather
-than an old one forgotten, for forgetting would store a repeat twice.
+A key is in flight until settled, then known for ten minutes. A request may go to several classes, so keys are
+noted per class and looked up in all. Keys are per scope: input, subject or peer. Another content under a key
+is refused. At the limit new keys are refused, because forgetting one could store a repeat twice.
 """
 
 from __future__ import annotations
@@ -23,16 +20,16 @@ KNOWN_SECONDS = 600.0
 MAX_KEYS = 500_000
 
 Key = tuple[str, str]
-"""Class, and scope and idempotency key with a colon between."""
+"""Class, and `scope:key`."""
 
 
 def name_of(request: Request) -> str:
-    """Scope and key of a request."""
+    """Return scope and key of a request."""
     return f"{request.scope}:{request.key}"
 
 
 def key_reused(request: Request) -> RefusedError:
-    """The key is known with another content."""
+    """Return the refusal of a key with other content."""
     return RefusedError(
         RefusalReason.KEY_REUSED,
         f"the key {request.key} was used within ten minutes for another request; use a new key",
@@ -40,7 +37,7 @@ def key_reused(request: Request) -> RefusedError:
 
 
 def key_incomplete(request: Request, classes: Iterable[str]) -> RefusedError:
-    """Only these classes have their part of the request, and the classes of its lines are others by now."""
+    """Return the refusal when only these classes have their part and the lines' classes have changed."""
     return RefusedError(
         RefusalReason.KEY_INCOMPLETE,
         f"the request under the key {request.key} is stored in part: class {', '.join(sorted(classes))} has "
@@ -50,7 +47,7 @@ def key_incomplete(request: Request, classes: Iterable[str]) -> RefusedError:
 
 
 class RequestLog:
-    """Keys in flight and keys stored. Times are monotonic seconds."""
+    """Keys in flight and stored. Times are monotonic seconds."""
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
@@ -63,11 +60,11 @@ class RequestLog:
         self._fresh = 0
 
     def find(self, cls: str, request: Request, settled: Settlement, now: float) -> Settlement | None:
-        """Look a key up for a chunk of a class whose outcome is `settled`: None when the readings of the
-        chunk are new; the outcome to wait for when they are in flight already, in whichever class; a finished
-        outcome when they are stored. Raises `RefusedError` when the key came with another content, or for
-        other classes that do not all have their part; `UnknownOutcomeError` when they all have it and some
-        parts are in flight."""
+        """Look a request up: None when new, its settlement when in flight, or a finished one when stored.
+
+        Raises `RefusedError` for other content or classes without their part, `UnknownOutcomeError` when
+        parts are in flight.
+        """
         self._expire(now)
         found = self._found(request)
         if any(divide_mark(mark)[0] != request.digest for mark, _ in found.values()):
@@ -90,8 +87,9 @@ class RequestLog:
         return settled
 
     def claim(self, cls: str, request: Request, settled: Settlement, now: float) -> Settlement | None:
-        """Claim a key of a class for a chunk whose outcome is `settled`, unless it is known: then it is as
-        `find` says. Raises `RefusedError` also when too many keys are known."""
+        """Claim a new key for a chunk with outcome `settled`, else return as `find`. Raises `RefusedError`
+        also at the limit.
+        """
         known = self.find(cls, request, settled, now)
         if known is not None:
             return known
@@ -106,15 +104,14 @@ class RequestLog:
         return None
 
     def promise(self, cls: str, request: Request) -> None:
-        """What was claimed under the key is acknowledged as accepted, and not refused any more."""
+        """Note the key's chunk as acknowledged and no longer refusable."""
         self._promised.add((cls, name_of(request)))
 
     def is_promised(self, cls: str, request: Request) -> bool:
-        """Whether what is in flight under the key is acknowledged as accepted."""
+        """Tell whether the key's chunk in flight is acknowledged as accepted."""
         return (cls, name_of(request)) in self._promised
 
     def store(self, cls: str, request: Request, now: float) -> None:
-        """What of the request is of this class is stored."""
         name = name_of(request)
         self._in_flight.pop((cls, name), None)
         self._promised.discard((cls, name))
@@ -126,7 +123,7 @@ class RequestLog:
         self._classes.add(cls)
 
     def forget(self, cls: str, request: Request, settled: Settlement) -> None:
-        """The request was refused: its key is free again, if it was `settled` that claimed it."""
+        """Free a refused request's key, if `settled` claimed it."""
         key = (cls, name_of(request))
         running = self._in_flight.get(key)
         if running is not None and running[1] is settled:
@@ -134,35 +131,33 @@ class RequestLog:
             self._promised.discard(key)
 
     def doubt(self, cls: str) -> None:
-        """What of a class is known as stored was so in a store that was lost or restored from a backup."""
+        """Mark a class's stored keys as doubtful after a store loss."""
         self._doubtful.update((cls, name) for name in self._stored.get(cls, ()))
 
     def classes_of(self, request: Request) -> list[str]:
-        """The classes in which a part of the request is in flight or stored."""
+        """Return classes with a part of the request."""
         return sorted(self._found(request))
 
     def is_doubtful(self, cls: str, request: Request) -> bool:
-        """Whether a stored request may be stored no more."""
         return (cls, name_of(request)) in self._doubtful
 
     def known(self, now: float) -> dict[Key, tuple[bytes, float]]:
-        """The keys stored, each with the mark of its content and the seconds for which it stays known."""
+        """Return stored keys with content mark and remaining seconds."""
         self._expire(now)
         return {(cls, name): (self._stored[cls][name], expires - now) for expires, cls, name in self._expiry}
 
     def fresh(self, now: float) -> dict[Key, tuple[bytes, float]]:
-        """Those of the known keys that came since the last call."""
+        """Return keys added since the last call."""
         self._expire(now)
         newest, self._fresh = islice(reversed(self._expiry), self._fresh), 0
         return {(cls, name): (self._stored[cls][name], expires - now) for expires, cls, name in newest}
 
     def count(self, now: float) -> int:
-        """How many keys are known."""
         self._expire(now)
         return len(self._expiry) + len(self._in_flight)
 
     def _found(self, request: Request) -> dict[str, tuple[bytes, Settlement | None]]:
-        """By class, the mark under which a part of the request is known, and its outcome while in flight."""
+        """Return by class the mark and pending outcome of a request's parts."""
         name, found = name_of(request), dict[str, tuple[bytes, Settlement | None]]()
         for cls in self._classes:
             if (running := self._in_flight.get((cls, name))) is not None:
@@ -179,11 +174,10 @@ class RequestLog:
 
 
 class Ages:
-    """Ages of instants, asked from the newest to the oldest, in seconds before `now`.
+    """Ages of instants in seconds before `now`, asked newest first.
 
-    They go by the time in which the machine ran: within a boot that is monotonic time, and an earlier boot
-    ran at least until its last instant. How long the machine was off only a wall clock knows; it is
-    believed where the kernel called it synchronised both times. So an age may be too small, never too large.
+    They count running time: monotonic within a boot, and earlier boots up to their last instant. Off time
+    counts by wall clocks synchronised on both sides. An age may be too small, never too large.
     """
 
     def __init__(self, now: Instant) -> None:
@@ -192,7 +186,7 @@ class Ages:
         self._ran = 0
 
     def of(self, then: Instant) -> float:
-        """The age of an instant that is not newer than those asked before."""
+        """Return an instant's age; it must not be newer than those before."""
         clock = then.clock
         if clock.boot == self._boot:
             self._ran += max(0, self._monotonic - clock.monotonic)

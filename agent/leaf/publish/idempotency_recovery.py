@@ -1,7 +1,8 @@
-"""Recovers the idempotency keys after a restart: from the stream's tail, and from files.
+"""Recovers idempotency keys after a restart from streams and files.
 
-A trim takes batches out of the stream, and so does a stream that discards. What is known is therefore written
-into files in the state directory: before each trim, and for streams that discard once a second."""
+Trimming and discarding remove batches, so keys are saved before each trim, and every second for discarding
+streams.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +35,11 @@ log = structlog.get_logger("requests")
 
 
 class IdempotencyRecovery:
-    """Fills a publisher's keys of the configured `classes` and of those that `streams` names beside them: a
-    request may be repeated after its class was removed. Keeps the keys in files in `directory`: all of them
-    before a trim, and those of the classes whose streams are `discarding` once a second. `recall` returns
-    once there is a connection."""
+    """Restores a publisher's keys for configured `classes` and removed ones in `streams`.
+
+    Saves keys in `directory`: all before a trim, those of `discarding` classes every second. `recall` returns
+    once connected.
+    """
 
     def __init__(
         self,
@@ -53,12 +55,11 @@ class IdempotencyRecovery:
         self._classes, self._discarding = tuple(classes), frozenset(discarding)
         self._streams = streams
         self._unanswered: set[str] = set()
-        """Removed classes whose streams could not be read at the first attempt."""
+        """Removed classes whose first read failed."""
         self._begun = float("-inf")
 
     async def run(self) -> None:
-        """Read back which requests were stored in the last ten minutes; keyed requests and trimming wait for
-        it."""
+        """Read the requests of the last ten minutes; keyed requests and trimming wait for it."""
         loop = asyncio.get_running_loop()
         requests = self._publisher.requests
         for path in (self._path, self._added):
@@ -77,8 +78,9 @@ class IdempotencyRecovery:
                 return
 
     async def _read(self, recall: StreamRecovery, cls: str) -> None:
-        """Read one class. A server that the agent does not run may not let it read a removed class: that is
-        logged at the second attempt. Raises `JetStreamError`."""
+        """Read one class. For a removed class, a foreign server's refusal is logged at the second attempt.
+        Raises `JetStreamError`.
+        """
         try:
             await recall.requests(cls, self._publisher.requests)
         except UnavailableError as error:
@@ -94,13 +96,12 @@ class IdempotencyRecovery:
             )
 
     async def save(self) -> None:
-        """Keep the keys that are known now. Raises `OSError`."""
+        """Save the known keys. Raises `OSError`."""
         known = self._publisher.requests.known(loop_time())
         await asyncio.to_thread(save_keys, self._path, known, ClockReader().look())
 
     async def keep(self) -> None:
-        """Note which requests were stored in streams that discard, which drop a batch whenever they need its
-        room: once a second, until cancelled."""
+        """Save keys of discarding streams every second, until cancelled."""
         if not self._discarding:
             return
         await self._publisher.recalled.wait()
@@ -129,9 +130,11 @@ class IdempotencyRecovery:
 
 
 class _KeyFile(Struct):
-    """`known` maps a key of a class, behind its scope and a colon, to the mark of its content in hexadecimal
-    digits and to when it is forgotten, in seconds since 1970 by the wall clock of `saved` (ns since 1970),
-    when the clocks were as `clock` says."""
+    """One line: `known` maps `class` `scope:key` to content mark (hex) and expiry in seconds of the wall
+    clock at `saved`.
+
+    `saved` is in ns since 1970, `clock` the machine's clocks then.
+    """
 
     version: int
     known: dict[str, dict[str, tuple[str, float]]]
@@ -140,13 +143,12 @@ class _KeyFile(Struct):
 
 
 def save_keys(path: Path, known: Mapping[Key, tuple[bytes, float]], now: Instant) -> None:
-    """Replace the file. `known` maps a key to the mark of its content and the seconds for which it stays
-    known. Raises `OSError`."""
+    """Replace the file. `known` maps keys to content mark and remaining seconds. Raises `OSError`."""
     write_private(path, _encoded_keys(known, now))
 
 
 def append_keys(path: Path, known: Mapping[Key, tuple[bytes, float]], now: Instant) -> None:
-    """Add to the file, which `save_keys` has made, like that. Raises `OSError`."""
+    """Append to a file of `save_keys`. Raises `OSError`."""
     with path.open("ab") as file:
         file.write(_encoded_keys(known, now))
         file.flush()
@@ -161,9 +163,9 @@ def _encoded_keys(known: Mapping[Key, tuple[bytes, float]], now: Instant) -> byt
 
 
 def load_keys(path: Path, now: Instant) -> list[tuple[str, Request, float]]:
-    """The requests that are still to be known, each with its class and the seconds since it was stored. What
-    cannot be used of a file is logged and left out: it holds no readings. A kill may have cut off what was
-    added last."""
+    """Return unexpired requests with class and age in seconds. Logs and skips unusable parts; a kill may
+    truncate the end.
+    """
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -175,7 +177,7 @@ def load_keys(path: Path, now: Instant) -> list[tuple[str, Request, float]]:
 
 
 def _read_line(path: Path, line: bytes, now: Instant, *, cut: bool) -> list[tuple[str, Request, float]]:
-    """The requests of one line, which `cut` says may have been cut off at the end of the file."""
+    """Return a line's requests; `cut` for a possibly truncated last line."""
     try:
         file = msgspec.json.decode(line, type=_KeyFile)
         if file.version != VERSION:
@@ -195,7 +197,7 @@ def _read_line(path: Path, line: bytes, now: Instant, *, cut: bool) -> list[tupl
 
 
 def _requests_of(file: _KeyFile) -> Iterator[tuple[str, Request, float]]:
-    """The requests of a file with their class and when they are forgotten; raises `ValueError`."""
+    """Yield requests with class and expiry; raises `ValueError`."""
     for cls, scoped in file.known.items():
         for name, (text, until) in scoped.items():
             scope, _, key = name.partition(":")
@@ -204,5 +206,5 @@ def _requests_of(file: _KeyFile) -> Iterator[tuple[str, Request, float]]:
 
 
 def _wall_now(file: _KeyFile, now: Instant) -> float:
-    """Now, in seconds since 1970 by the wall clock as it was when the file was written."""
+    """Return now in seconds of the wall clock at the time of writing."""
     return file.saved / 1e9 + Ages(now).of(Instant(file.saved, parse_clock(file.clock)))

@@ -1,8 +1,8 @@
-"""The batches in flight, and what becomes of each: it is entered wherever it counts, in the ledger, the
-metrics, its chunks, and the log.
+"""Applies each batch's outcome to ledger, metrics, chunks and log.
 
-Refused chunks go back to their senders; what had been acknowledged as accepted is entered in the ledger under
-a number, so that the audit names it."""
+Refused chunks return to senders; those acknowledged as accepted get a number in the ledger, so that the audit
+names them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from agent.leaf.publish.send_queue import SealedBatch
 
 
 class InFlight:
-    """Batches in flight by their serial, and questions about them."""
+    """Batches in flight by serial."""
 
     def __init__(self) -> None:
         self._batches: dict[int, Batch] = {}
@@ -44,76 +44,71 @@ class InFlight:
         return bool(self._batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        """All of them as they are now, in the order in which they were sent first."""
+        """Iterate over a copy in sending order."""
         return iter(list(self._batches.values()))
 
     def __contains__(self, batch: Batch) -> bool:
         return self._batches.get(batch.serial) is batch
 
     def find(self, serial: int) -> Batch | None:
-        """The batch of a serial."""
         return self._batches.get(serial)
 
     def add(self, batch: Batch) -> None:
-        """A batch is sent."""
         self._batches[batch.serial] = batch
 
     def remove(self, batch: Batch) -> None:
-        """The outcome of a batch is known, or it goes under another number."""
+        """Remove a settled or renumbered batch."""
         del self._batches[batch.serial]
         self._progress.set()
 
     def store_lost(self, cls: str) -> None:
-        """The store of a class was lost: what was sent to it may be at the hub."""
+        """Mark a class's batches as possibly at the hub."""
         for batch in self._batches.values():
             batch.store_lost = batch.store_lost or batch.id.cls == cls
 
     def floor(self, cls: str) -> int | None:
-        """The sequence above which those of a class may be stored, None when there is none."""
+        """Return the sequence above which a class's batches may be stored, or None."""
         return min((batch.floor for batch in self._batches.values() if batch.id.cls == cls), default=None)
 
     def holds_input(self, input_name: str) -> bool:
-        """Whether a batch of an input is in flight."""
+        """Tell whether an input has a batch in flight."""
         return any(batch.input == input_name for batch in self._batches.values())
 
     @property
     def window_used(self) -> int:
-        """How many there are but those that wait for room in a new store: other classes need not wait with
-        them."""
+        """Return the number of batches, without those waiting for space in a new store."""
         return sum(not batch.store_lost for batch in self._batches.values())
 
     @property
     def oldest_at(self) -> float | None:
-        """When the one that was sent first was, None when there is none."""
+        """Return the first sending time of the oldest, or None."""
         return min((batch.first_sent for batch in self._batches.values()), default=None)
 
     def readings(self, cls: str) -> int:
-        """The readings of a class in flight, counted one by one."""
+        """Return a class's readings in flight."""
         return sum(count_readings(batch.entries) for batch in self._batches.values() if batch.id.cls == cls)
 
     def note_progress(self) -> None:
-        """Let those look again that wait for `progress`."""
+        """Wake waiters of `progress`."""
         self._progress.set()
 
     async def progress(self) -> None:
-        """Return when a batch was removed, or something else was noted."""
+        """Wait until a batch is removed or progress is noted."""
         self._progress.clear()
         await self._progress.wait()
 
 
 FIRST_PAUSE, FULL_PAUSE = 0.5, 5.0
-"""How long the batches of a class are refused without a number once its stream had no room, at first, and at
-most if that goes on: so the ledger of a stream at its brim has a few ranges a minute, not one for every
-batch. Senders are asked to wait twice as long."""
+"""First and longest pause in which batches are refused without number after a full stream. It bounds the
+ledger's ranges; senders are asked to wait twice as long.
+"""
 _FULL_SECONDS: Final = 60.0
-"""After so long without a refusal the first pause is the next one."""
+"""Seconds without refusal that reset the pause."""
 
 log = structlog.get_logger("sender")
 
 
 class _Counters:
-    """What is counted of the stored batches of an input and class."""
-
     def __init__(self, metrics: Metrics, input_name: str, cls: str, dead: bool) -> None:
         self._readings = (metrics.dead if dead else metrics.stored).labels(input_name, cls)
         self._batches = metrics.batches.labels(cls)
@@ -121,7 +116,6 @@ class _Counters:
         self._seconds = metrics.publish_seconds.labels(cls)
 
     def count(self, batch: Batch) -> None:
-        """A batch was stored."""
         self._readings.inc(batch.readings)
         self._batches.inc()
         self._raw_bytes.inc(batch.raw_bytes)
@@ -145,23 +139,23 @@ class Outcomes:
         self._counters: dict[tuple[str, str, bool], _Counters] = {}
         self._full_until: dict[str, float] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
-        """Since when the batches of a class were refused last, and for how long."""
+        """Start and length of refusal per class."""
         self._refusing: dict[str, LogEdge] = {}
         self._lacking: dict[str, int] = {}
-        """The bytes of the largest message for which the stream of a class had no room."""
+        """Largest message that a class's stream had no space for."""
         self._sparse = Sparse()
 
     def is_full(self, cls: str) -> bool:
-        """Whether the stream of a class had no room a moment ago."""
+        """Tell whether a class's stream was full a moment ago."""
         return loop_time() < self._full_until.get(cls, 0.0)
 
     def has_room(self, cls: str) -> None:
-        """The stream of a class was trimmed: what comes now is tried at once."""
+        """Retry at once after a trim."""
         self._full_until.pop(cls, None)
         self._lacking.pop(cls, None)
 
     def stored(self, batch: Batch, seq: int) -> None:
-        """A batch is in its stream, at `seq`."""
+        """Settle a batch stored at `seq`."""
         cls, ledger = batch.id.cls, self._ledgers[batch.id.cls]
         settle = ledger.store_dead if batch.dead else ledger.store
         settle(batch.id.n, batch.readings)
@@ -177,8 +171,7 @@ class Outcomes:
             self._publisher.stored((batch.input, cls), entry, seq)
 
     def _has_room_again(self, batch: Batch) -> bool:
-        """Whether a batch that was stored shows that the stream stores again: a full stream takes small
-        batches between large ones that it refuses."""
+        """Tell whether this stored batch shows space; a full stream may take small batches."""
         refused_at, _ = self._pauses.get(batch.id.cls, (-math.inf, 0.0))
         large = message_bytes(batch.payload, batch.entries) >= self._lacking.get(batch.id.cls, 0)
         return large or loop_time() - refused_at > _FULL_SECONDS
@@ -191,7 +184,7 @@ class Outcomes:
         return counters
 
     def refused(self, batch: Batch, reason: RefusalReason, text: str) -> None:
-        """A batch is not stored and will not be."""
+        """Settle a refused batch."""
         cls = batch.id.cls
         self.delayed(cls, text)
         if reason is RefusalReason.FULL:
@@ -203,7 +196,7 @@ class Outcomes:
         self._refusals.batch(batch, refusal)
 
     def no_room(self, cls: str, text: str) -> RefusedError:
-        """The refusal of a batch whose stream has no room now."""
+        """Return the refusal for a full stream."""
         _, pause = self._pauses.get(cls, (0.0, FULL_PAUSE))
         return RefusedError(RefusalReason.FULL, f"the local stream is full ({text})", retry_after=2 * pause)
 
@@ -218,14 +211,14 @@ class Outcomes:
         self._full_until[cls] = began + pause
 
     def awaits_room(self, batch: Batch) -> None:
-        """The stream of a class has no room for a batch now."""
+        """Note a batch waiting for space."""
         cls, size = batch.id.cls, message_bytes(batch.payload, batch.entries)
         self._lacking[cls] = max(size, self._lacking.get(cls, 0))
         self._publisher.stream_full(cls)
         self._events.emit(StreamFull(cls, size))
 
     def delayed(self, cls: str, text: str) -> None:
-        """The stream of a class does not store now."""
+        """Note that a class's stream does not store now."""
         refusing = self._refusing.get(cls)
         if refusing is None:
             refusing = LogEdge(log.bind(**{"class": cls}), "local stream stores again")
@@ -233,7 +226,7 @@ class Outcomes:
         refusing.begin("local stream does not store", answer=text)
 
     def taken(self, batch: Batch, seq: int, message: RawMessage | None) -> None:
-        """The id of a batch is that of another message, which is at `seq`; None where that is gone."""
+        """Renumber a batch whose id a foreign message at `seq` has (None if gone)."""
         cls = batch.id.cls
         self._metrics.taken_ids.labels(cls).inc()
         self._ledgers[cls].refuse(batch.id.n, 0, TAKEN)

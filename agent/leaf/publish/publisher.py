@@ -1,10 +1,8 @@
-"""The intake side of the publish path: from a chunk that an input hands in to a queue of sealed drafts.
+"""Takes chunks from inputs and queues sealed drafts.
 
-All that is accepted and not yet settled counts against one budget of bytes, for which `submit` waits: so
-backpressure reaches the input. Every wait ends after `PATIENCE` seconds: a chunk that was not sent by then is
-withdrawn and refused, one that was sent is of unknown outcome to its sender, and the sender of the batch goes
-on trying. A chunk that was acknowledged as accepted is not withdrawn: it waits, within the budget, for as
-long as the server is unreachable.
+Unsettled chunks count against a byte budget, for which `submit` waits. Waits end after `PATIENCE` seconds:
+unsent chunks are withdrawn and refused, sent ones have an unknown outcome. Chunks acknowledged as accepted
+stay until the server returns.
 """
 
 from __future__ import annotations
@@ -42,9 +40,10 @@ _Pending = PendingChunk[Settlement]
 
 
 class Publisher:
-    """Takes chunks in, lets them gather into drafts, and settles them when the sender says what became of
-    them. `levels` gives the level of an input where that is not `stored`; `hub` knows what the hub holds.
-    What is sealed waits in `queue`."""
+    """Gathers chunks into drafts in `queue`, and settles them by the sender's reports.
+
+    `levels` has inputs' levels other than `stored`; `hub` knows the hub's progress.
+    """
 
     def __init__(
         self,
@@ -62,22 +61,21 @@ class Publisher:
         self._ledgers, self._levels = ledgers, levels
         self.balance = ReadingAccounts(metrics, ledgers)
         self._full: set[str] = set()
-        """Classes whose stream had no room for the last batch: they are acknowledged only once stored."""
+        """Classes whose stream was full: acknowledged only once stored."""
         self._budget = ByteBudget(in_flight)
         self._deadlines, self._answers = Deadlines(), Answers()
         self.admission = Admission(refusal)
         self.batches = Batches(limits, clock)
         self.queue = self.batches.queue
         self.stores_lost = 0
-        """How often that happened to one of the stores."""
+        """Number of store losses."""
         self.requests = RequestLog()
         metrics.in_flight.set_function(lambda: self._budget.used)
         metrics.known_requests.set_function(lambda: self.requests.count(loop_time()))
         self.recalled = asyncio.Event()
-        """Set once the keys that the stream's tail holds are known again; requests with a key wait for it."""
+        """Set once stored keys are recovered; keyed requests wait for it."""
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        """Store a chunk, as `Intake.submit` says."""
         entry = PendingChunk(chunk, Settlement())
         key = (input_name, cls)
         known: Settlement | None = None
@@ -117,7 +115,6 @@ class Publisher:
                 await self._hub.wait(held_by, deadline)
 
     def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
-        """Store a chunk without a task, as `QuickIntake.hand_in` says."""
         level = self._levels.get(input_name, "stored")
         size = len(chunk.payload)
         if level != "stored" or chunk.request is not None or not self._budget.take(size):
@@ -139,8 +136,9 @@ class Publisher:
         return True
 
     async def knows(self, request: Request) -> bool:
-        """Whether a part of a request is in flight or stored in any class. Raises `UnknownOutcomeError` where
-        the keys of the last run are not known in time."""
+        """Tell whether part of a request is in flight or stored. Raises `UnknownOutcomeError` if keys are not
+        recovered in time.
+        """
         if not self.requests.classes_of(request):
             try:
                 async with timeout_at(loop_time() + PATIENCE):
@@ -150,7 +148,7 @@ class Publisher:
         return bool(self.requests.classes_of(request))
 
     async def _outcome_of(self, settlement: Settlement, deadline: float) -> Exception | None:
-        """The outcome of a chunk. Raises `TimeoutError` at the deadline."""
+        """Wait for a chunk's outcome. Raises `TimeoutError`."""
         if settlement.done():
             return settlement.result()
         wait = settlement.wait(asyncio.get_running_loop())
@@ -163,8 +161,7 @@ class Publisher:
             raise
 
     async def _take_in(self, key: Key, entry: _Pending, early: bool, deadline: float) -> Settlement | None:
-        """Take a chunk into the open batch, unless the request under its key is known: then returns what
-        becomes of that one. Raises `TimeoutError` at the deadline."""
+        """Add a chunk to the open batch, or return a known request's settlement. Raises `TimeoutError`."""
         chunk = entry.chunk
         if chunk.request is None:
             self.admission.check_store(key[1], early=early)
@@ -179,8 +176,7 @@ class Publisher:
         return known
 
     async def reach(self, input_name: str, classes: Iterable[str]) -> None:
-        """Return once all that is stored of these classes has reached the level of an input. Raises
-        `NotAtHubError` where the hub was not seen to hold it in time."""
+        """Wait until stored data of these classes is at the input's level. Raises `NotAtHubError`."""
         if self._levels.get(input_name) != "hub":
             return
         deadline = loop_time() + PATIENCE
@@ -188,18 +184,17 @@ class Publisher:
             await self._hub.wait(cls, deadline)
 
     def end_waits(self) -> None:
-        """Let senders that have waited too long give up."""
+        """End overdue waits of senders."""
         self._deadlines.sweep(loop_time())
 
     def store_lost(self, cls: str) -> None:
-        """The store of a class was lost or restored from a backup: what it held is unknown."""
+        """Note a lost or restored store."""
         self.requests.doubt(cls)
         self._hub.lost(cls)
         self.stores_lost += 1
 
     def _promise(self, cls: str, entry: _Pending, known: Settlement | None) -> bool:
-        """Acknowledge a chunk that is in memory; False where its fate, or that of the request under its key,
-        is settled already, or where that request may still be refused."""
+        """Acknowledge a chunk in memory; False if it, or its key's request, is settled or may be refused."""
         request = entry.chunk.request
         if (known or entry.waiter).done():
             return False
@@ -212,8 +207,9 @@ class Publisher:
         return True
 
     async def _claim(self, entry: _Pending, request: Request, cls: str, early: bool) -> Settlement | None:
-        """What became of the request under the key of a chunk, None where it is new. A refusal says that
-        nothing is stored, so the key is looked up before there can be one."""
+        """Return a known request's settlement, None if new. The lookup precedes any refusal, which says that
+        nothing is stored.
+        """
         known = None
         try:
             known = self.requests.find(cls, request, entry.waiter, loop_time())
@@ -233,12 +229,11 @@ class Publisher:
         return self.requests.claim(cls, request, entry.waiter, loop_time())
 
     def stored(self, key: Key, entry: _Pending, seq: int) -> None:
-        """A chunk was acknowledged by the stream, which holds it at a sequence."""
+        """Settle a chunk stored at a sequence."""
         self.balance.store(key, entry.chunk.count, dead=entry.chunk.dead)
         self.settle(key[1], entry, None, seq)
 
     def refuse(self, key: Key, entry: _Pending, refusal: RefusedError) -> None:
-        """A chunk is not stored and will not be."""
         self._count_refused(key, entry, refusal)
         self.settle(key[1], entry, refusal)
 
@@ -247,7 +242,7 @@ class Publisher:
         self.balance.refuse(key, count, refusal, admitted=admitted, promised=promised)
 
     def settle(self, cls: str, entry: _Pending, outcome: Exception | None, seq: int | None = None) -> None:
-        """The fate of a chunk of a class is known: None is stored. Its room, key and waiter are let go."""
+        """Settle a chunk (None: stored) and release its bytes, key and waiter."""
         if entry.held:
             self._budget.release(entry.held)
             entry.held = 0
@@ -263,21 +258,21 @@ class Publisher:
         self.batches.settled(entry)
 
     def stream_full(self, cls: str) -> None:
-        """The stream of a class has no room: until it stores again, nothing is acknowledged before that."""
+        """Stop early acknowledgements of a class until it stores again."""
         self._full.add(cls)
 
     def stream_stores(self, cls: str) -> None:
-        """The stream of a class stores again."""
+        """Resume early acknowledgements."""
         self._full.discard(cls)
 
     def stop(self) -> None:
-        """Refuse what comes from now on and seal what has come."""
+        """Refuse new chunks and seal the present ones."""
         self.admission.stopping = True
         self._hub.stop()
         self.batches.flush()
 
     async def _admit(self, key: Key, entry: _Pending) -> None:
-        """Take a chunk into the open batch once there is room for it in memory."""
+        """Add a chunk to the open batch once memory allows."""
         if entry.chunk.request is not None:
             try:
                 self.admission.check_chunk(key[0], entry.chunk)

@@ -1,15 +1,13 @@
-"""Stores the chunks of pull inputs ("pieces"), so that each line is stored once although a piece may go into
-several messages: readings of several classes, and dead letters.
+"""Stores pull inputs' chunks ("pieces") so that each line is stored once, even across several messages.
 
-The messages of a piece, its fragments, are stored one after the other. Each says in `Petiole-Position` where
-the input is: `<piece> - <position>` once all of a piece is settled, and before that
-`<piece> <lines> <size> <before><position>`: which lines are stored (base64 of a bitmap, the first line is the
-lowest bit), the positions before and behind the piece, and the length of the first (`-`: there is none). So
-the newest of all fragments, in whatever stream, says everything, and a lost one is of an older piece.
+A piece's messages (fragments) are stored in turn. Each has in `Petiole-Position`: `<piece> - <position>` when
+the piece is settled, else `<piece> <lines> <size> <before><position>`. `<lines>` is a base64 bitmap of stored
+lines, lowest bit first; `<size>` is the length of the position before (`-`: none). So the newest fragment of
+all streams has the full state.
 
-An input goes on before a piece of which fragments are stored, and must end it where it ended; the lines that
-are stored are then left out, whatever the rules say of them by now. How far each input is, is kept in memory
-and read from the streams where it cannot be known."""
+An input continues before a partly stored piece, which must end at the same place; its stored lines are left
+out.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ log = structlog.get_logger("pieces")
 
 
 def warn_renumbered(input_name: str) -> None:
-    """Log that a piece is not read again as it was when lines of it were stored."""
+    """Log that a partly stored piece was read differently."""
     log.warning(
         "the lines that were being stored when the agent ended cannot be read again as they were: "
         "some of them may be stored twice",
@@ -43,8 +41,9 @@ def warn_renumbered(input_name: str) -> None:
 
 
 class _PartialChunk(Struct):
-    """A piece that is being stored: its number, the positions `before` and behind it, and the `lines` of it
-    that are stored, letters counted behind the readings; `settled` once nothing of it is left."""
+    """A piece being stored: number, positions, and stored `lines` with letters after readings; `settled` when
+    done.
+    """
 
     input: str
     number: int
@@ -56,20 +55,22 @@ class _PartialChunk(Struct):
     settled: bool = False
 
     def with_(self, numbers: Sequence[int], *, last: bool) -> Progress:
-        """How far the input is once these lines are stored too."""
+        """Return the progress after these lines are stored."""
         if last:
             return Progress(self.number, self.position)
         return Progress(self.number, self.position, self.lines | bits(numbers), self.before, self.shape)
 
 
 async def _no_wait(_input_name: str) -> None:
-    """Every level is that of what is stored."""
+    """Do nothing: stored data is at its level."""
 
 
 class PullChunkStore:
-    """Stores pieces through `submit`. `recall` reads how far an input is, once nothing of it is in flight;
-    `remember` notes that a piece is settled of which no message can say so; `is_lost` says whether that of an
-    input was known and is not any more; `reach` returns once what is stored of an input has its level."""
+    """Stores pieces through `submit`.
+
+    `recall` reads an input's progress without batches in flight; `remember` saves a settled piece without
+    message; `is_lost` tells of a lost position; `reach` waits for the level.
+    """
 
     def __init__(
         self,
@@ -86,20 +87,19 @@ class PullChunkStore:
         self._known: dict[str, Progress | None] = {}
 
     async def place(self, input_name: str) -> ResumePoint:
-        """Where an input goes on."""
         self._known.pop(input_name, None)
         progress = self._known[input_name] = await self._recall(input_name)
         return ResumePoint(lost=self._is_lost(input_name)) if progress is None else progress.place()
 
     async def stored(self, input_name: str, chunk: Chunk) -> int | None:
-        """Which lines of a piece are stored, as a bitmap; None for all of them."""
+        """Return a bitmap of a piece's stored lines, None for all."""
         if input_name not in self._known:
             await self.place(input_name)
         known = self._known[input_name]
         return 0 if known is None or not known.is_of(chunk) else known.lines
 
     async def piece(self, input_name: str, chunk: Chunk) -> tuple[int, str | None]:
-        """The number that a piece has or will have, and the position before it. Numbers of an input grow."""
+        """Return a piece's number, which grows per input, and the position before it."""
         if input_name not in self._known:
             await self.place(input_name)
         known = self._known[input_name]
@@ -110,14 +110,16 @@ class PullChunkStore:
         return known.piece + 1, known.before if known.lines is not None else known.position
 
     def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
-        """An input is behind the piece of this number, which ends at `position`: of some of the last ones
-        nothing was stored, so that no message says it."""
+        """Advance an input past a piece; the last pieces stored no message."""
         progress = self._known[input_name] = Progress(number, position)
         self._remember(input_name, cls, progress.encode())
 
     async def store(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
-        """Store what is left of a piece: its letters, for class `cls`, then the parts. Raises `RefusedError`
-        or `UnknownOutcomeError`; handed in again it is gone on with, or its level is waited for."""
+        """Store the rest of a piece: letters in class `cls`, then parts. Raises `RefusedError` or
+        `UnknownOutcomeError`.
+
+        A repeat continues or waits for the level.
+        """
         position = chunk.position
         assert position is not None
         if len(position) > MAX_POSITION or chunk.count + len(chunk.letters) > MAX_LINES:
@@ -164,7 +166,7 @@ class PullChunkStore:
             self._note(piece, progress)
 
     async def _send_less(self, piece: _PartialChunk, part: Fragment, why: str, *, last: bool) -> None:
-        """A part that the server does not take as one message."""
+        """Split a part too large for one message."""
         if part.count > 1:
             first, second = part.halves()
             await self._send(piece, first, last=False)
@@ -177,7 +179,7 @@ class PullChunkStore:
     async def _dead_letter(
         self, piece: _PartialChunk, cls: str, letters: Sequence[tuple[int, Letter]], *, last: bool
     ) -> None:
-        """Store letters, or count them where too many come; `last` when nothing is stored after them."""
+        """Store or count letters; `last` if nothing follows."""
         while letters:
             kept = self._dead_letters.keep(piece.input, cls, [letter for _, letter in letters])
             taken, letters = letters[: kept.count + kept.omitted], letters[kept.count + kept.omitted :]
@@ -206,8 +208,10 @@ class PullChunkStore:
 
 
 class Fragment(Struct, frozen=True):
-    """Some readings of a piece, for one class: NDJSON of `count` lines, and which of the piece's lines they
-    are; `on_settled` is called as that of a chunk, unless the part is stored in several."""
+    """Readings of a piece for one class: NDJSON of `count` lines and their numbers.
+
+    `on_settled` is called as a chunk's, unless the fragment is split.
+    """
 
     cls: str
     payload: bytes
@@ -216,14 +220,14 @@ class Fragment(Struct, frozen=True):
     on_settled: Callable[[int | None], None] | None = None
 
     def halves(self) -> Iterator[Fragment]:
-        """The same as two parts; there must be two lines at least."""
+        """Split in two; needs at least two lines."""
         rows, middle = self.payload.splitlines(keepends=True), self.count // 2
         for where in (slice(None, middle), slice(middle, None)):
             yield Fragment(self.cls, b"".join(rows[where]), len(rows[where]), self.numbers[where])
 
 
 def whole(cls: str, payload: bytes, count: int, left_out: int = 0) -> Fragment:
-    """All readings of a piece for one class, but for the lines of the bitmap `left_out`."""
+    """Return all of a piece's readings except the bitmap `left_out`."""
     if not left_out:
         return Fragment(cls, payload, count, range(count))
     numbers = [number for number in range(count) if not left_out >> number & 1]

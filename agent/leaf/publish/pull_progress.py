@@ -1,8 +1,8 @@
-"""How far a pull input is, as the newest of its messages says in `Petiole-Position`; `pull_chunks` says what
-that means. Pure.
+"""Encodes a pull input's progress for `Petiole-Position`, as described in `pull_chunks`. Pure.
 
-The bitmap of the lines that are stored ends with the shape of the piece, behind all lines. A parser that was
-changed numbers other lines: what is read with it is another piece."""
+The bitmap ends with the piece's shape after all lines. A changed parser numbers lines differently, which
+makes another piece.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agent.contract import ContractError
 from agent.leaf.intake import Chunk, ResumePoint
 
 MAX_LINES: Final = 8192
-"""Lines of a piece: as many as a header can name."""
+"""Lines per piece, bounded by the header."""
 
 _SETTLED = re.compile(r"([1-9][0-9]{0,17}) - ([ -~]*)\Z")
 
@@ -31,12 +31,12 @@ _SHAPE_BITS: Final = _SIGN.bit_length() + _BAD_BITS + 2 * _NUMBER_BITS
 
 
 class Shape(NamedTuple):
-    """Of how many lines a piece is, how many of these are readings, and which are none."""
+    """A piece's numbers of lines and readings, and its invalid lines."""
 
     lines: int
     readings: int
     bad: int
-    """The CRC-32 of the lines that are no readings."""
+    """CRC-32 of the invalid lines; None if unknown."""
 
     @classmethod
     def of(cls, chunk: Chunk) -> Shape:
@@ -44,13 +44,13 @@ class Shape(NamedTuple):
         return cls(chunk.count + len(chunk.letters), chunk.count, bad)
 
     def mark(self, bitmap: int) -> int:
-        """A bitmap of lines with the shape behind them."""
+        """Append the shape to a bitmap."""
         sign = _SIGN << _BAD_BITS | self.bad
         return ((sign << _NUMBER_BITS | self.lines) << _NUMBER_BITS | self.readings) << self.lines | bitmap
 
 
 def unmarked(bitmap: int) -> tuple[int, Shape] | None:
-    """A bitmap and the shape behind it; None where no shape is there."""
+    """Split a bitmap from its shape."""
     lines = max(0, bitmap.bit_length() - _SHAPE_BITS)
     mark = bitmap >> lines
     shape = Shape(lines, mark & (1 << _NUMBER_BITS) - 1, mark >> 2 * _NUMBER_BITS & (1 << _BAD_BITS) - 1)
@@ -58,9 +58,9 @@ def unmarked(bitmap: int) -> tuple[int, Shape] | None:
 
 
 class Progress(Struct, frozen=True):
-    """How far an input is: `position` is its own, behind the piece of this number. `lines` are those that
-    are stored of a piece of this `shape` that is not settled yet (None: it is), `before` is the position
-    before it."""
+    """An input's `position` after this piece. For an unsettled piece `lines` are stored, `before` is the
+    position before.
+    """
 
     piece: int
     position: str
@@ -69,7 +69,6 @@ class Progress(Struct, frozen=True):
     shape: Shape | None = None
 
     def encode(self) -> str:
-        """As it is written in the header."""
         if self.lines is None:
             return f"{self.piece} - {self.position}"
         size = "-" if self.before is None else len(self.before)
@@ -79,19 +78,18 @@ class Progress(Struct, frozen=True):
         )
 
     def is_of(self, chunk: Chunk) -> bool:
-        """Whether this is said of a piece, and its lines are numbered alike."""
+        """Tell whether this is the progress of a piece with equal line numbers."""
         is_alike = self.lines is None or self.shape == Shape.of(chunk)
         return self.position == chunk.position and is_alike
 
     def place(self) -> ResumePoint:
-        """Where the input goes on."""
         if self.lines is None:
             return ResumePoint(self.position)
         return ResumePoint(self.before, self.position)
 
 
 def parse_progress(text: str) -> Progress:
-    """Read a header back; raises `ContractError`."""
+    """Parse a header; raises `ContractError`."""
     if (settled := _SETTLED.match(text)) is not None:
         return Progress(int(settled[1]), settled[2])
     begun = _BEGUN.match(text)
@@ -107,7 +105,7 @@ def parse_progress(text: str) -> Progress:
 
 
 def newest(candidates: Iterable[Progress]) -> Progress | None:
-    """The one that says how far the input is."""
+    """Return the newest progress."""
     return max(candidates, key=_age, default=None)
 
 
@@ -121,7 +119,7 @@ def _bitmap(lines: int) -> str:
 
 
 def bits(numbers: Sequence[int]) -> int:
-    """A bitmap of these numbers, all of them below `MAX_LINES`."""
+    """Return a bitmap of numbers below `MAX_LINES`."""
     if isinstance(numbers, range) and numbers.step == 1:
         return ((1 << len(numbers)) - 1) << numbers.start
     bitmap = bytearray(MAX_LINES // 8)

@@ -1,5 +1,6 @@
-"""Classes that the configuration had and has no more. Nothing carries their streams to the hub, and no
-announcement or audit speaks of what came into them last, though it was acknowledged: so the agent does."""
+"""Reports streams of removed classes that may hold readings missing at the hub; no link or audit
+covers them.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +17,23 @@ from agent.leaf.publish.stream_recovery import CurrentRecovery
 from agent.leaf.state_file import StateFile
 
 _AGAIN_SECONDS, _LONGEST_SECONDS = 1.0, 300.0
-"""The first and the longest delay after a class that could not be checked."""
+"""First and longest delay after a failed check."""
 _CHECK_SECONDS: Final = 3600.0
-"""Such a stream keeps its subjects: a program with rights of its own may publish there at any time."""
+"""Interval; other programs may still publish to the stream."""
 
 log = structlog.get_logger("leaf")
 
 
 class RemovedClass(TypedDict):
-    """What is shown of a class."""
+    """The shown state of a class."""
 
     checked: bool
-    """True where the hub may lack readings, False where the agent could not read the stream."""
+    """True if the hub may lack readings, False if the stream was unreadable."""
     sentence: str
 
 
 class RemovedClasses:
-    """Checks the streams of the classes that are not `configured` any more."""
+    """Checks streams of classes not in `configured`."""
 
     def __init__(self, recovery: CurrentRecovery, state: StateFile, configured: Iterable[str]) -> None:
         self._recovery, self._state = recovery, state
@@ -40,10 +41,10 @@ class RemovedClasses:
         self._removed = current.removed_classes(configured)
         current.unconfirmed = {cls: seq for cls, seq in current.unconfirmed.items() if cls in self._removed}
         self.rows: dict[str, RemovedClass] = {}
-        """By class, without those of which the hub has confirmed everything."""
+        """By class, without fully confirmed ones."""
 
     async def run(self) -> None:
-        """Check each class each hour, and sooner after one could not be checked. Returns if there is none."""
+        """Check each class hourly, sooner after a failure. Returns if there are none."""
         backoff = Backoff(_AGAIN_SECONDS, _LONGEST_SECONDS)
         while self._removed:
             if all([await self._check(cls) for cls in self._removed]):
@@ -53,7 +54,6 @@ class RemovedClasses:
                 await asyncio.sleep(backoff.next())
 
     async def _check(self, cls: str) -> bool:
-        """Whether the class could be checked."""
         state = self._state.current
         stream, agreed = contract.leaf_stream(state.domain, cls), state.checkpoint.get(cls)
         confirmed = agreed.leaf_seq if agreed else 0

@@ -1,4 +1,4 @@
-"""Batches from the moment that they are sealed until the sender takes them."""
+"""Queues sealed batches for the sender."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from agent.leaf.publish.settlement import Settlement
 
 
 class SealedBatch(Struct, frozen=True):
-    """A batch that takes no more chunks, and when it was sealed."""
+    """A sealed batch with its time."""
 
     draft: OpenBatch[Settlement]
     wall: int
     """In ns since 1970."""
     clock: Clock
     at: float
-    """In the event loop's seconds."""
+    """In event loop seconds."""
 
 
 class SendQueue:
-    """Sealed batches in the order in which they are sent. What waits for a server that cannot store is held
-    back, and goes to the front once it can."""
+    """Sealed batches in sending order; those for a server that can't store are held back and later
+    go first.
+    """
 
     def __init__(self) -> None:
         self._sealed: deque[SealedBatch] = deque()
@@ -45,33 +46,29 @@ class SendQueue:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the first in the queue was sealed, None where it is empty."""
+        """Return the first batch's seal time, or None."""
         return self._sealed[0].at if self._sealed else None
 
     def put(self, sealed: Iterable[SealedBatch]) -> None:
-        """Queue batches behind the others."""
         self._sealed.extend(sealed)
         if self._sealed:
             self.wake()
 
     def put_first(self, sealed: SealedBatch) -> None:
-        """Queue a batch before the others."""
         self._sealed.appendleft(sealed)
 
     def take(self) -> SealedBatch:
-        """The first in the queue, which must not be empty."""
+        """Return the first batch; the queue must not be empty."""
         return self._sealed.popleft()
 
     def hold_back(self, sealed: SealedBatch) -> None:
-        """Keep a batch until `release` lets it go."""
         self._held_back.append(sealed)
 
     def holds_back(self, cls: str) -> bool:
-        """Whether a batch of a class is held back."""
         return any(sealed.draft.cls == cls for sealed in self._held_back)
 
     def release(self, refusal: Callable[[str], str | None]) -> None:
-        """Queue before the others what is held back of classes for which there is no `refusal` any more."""
+        """Queue held-back batches of classes without `refusal` first."""
         waiting, self._held_back = self._held_back, []
         for sealed in reversed(waiting):
             if refusal(sealed.draft.cls) is None:
@@ -82,36 +79,34 @@ class SendQueue:
             self.wake()
 
     def drop_withdrawn(self) -> None:
-        """Drop batches at the front of which nothing wants to be sent any more."""
+        """Drop leading batches that are wholly withdrawn."""
         while self._sealed and not self._sealed[0].draft.live():
             self._sealed.popleft()
         self.wake()
 
     def drain(self) -> list[SealedBatch]:
-        """Take all, what is held back first."""
+        """Take everything, held-back batches first."""
         sealed = [*self._held_back, *self._sealed]
         self._held_back.clear()
         self._sealed.clear()
         return sealed
 
     def readings(self, cls: str) -> int:
-        """The readings of a class that are queued or held back, counted one by one."""
+        """Return a class's queued and held-back readings."""
         batches = [*self._held_back, *self._sealed]
         return sum(sealed.draft.live_readings for sealed in batches if sealed.draft.cls == cls)
 
     def wake(self) -> None:
-        """Let the sender look again."""
         self._changed.set()
 
     async def changed(self) -> None:
-        """Return at the next `wake`."""
+        """Wait for the next `wake`."""
         self._changed.clear()
         await self._changed.wait()
 
 
 class Batches:
-    """The batches of all inputs and classes while chunks gather in them. Each is queued once it is full, or
-    is due and waits for none before it."""
+    """Gathering batches of all inputs and classes, queued when full or due."""
 
     def __init__(self, limits: BatchLimits, clock: Look) -> None:
         self._lingers = limits.lingers
@@ -120,39 +115,38 @@ class Batches:
         self.queue = SendQueue()
 
     def add(self, key: Key, entry: PendingChunk[Settlement]) -> None:
-        """Put a chunk into the open batch of an input and class."""
+        """Add a chunk to the open batch."""
         self._enqueue(self._accumulator.add(key, entry, loop_time()))
         batch = entry.batch
         if batch is not None and batch.entries[0] is entry:
             self._seal_when_due(key)
 
     def settled(self, entry: PendingChunk[Settlement]) -> None:
-        """The outcome of a chunk is known: the batch behind its own may wait for it no more."""
+        """Note a chunk's outcome, which may free the next batch."""
         if (key := self._accumulator.settled(entry)) is not None:
             self._seal_when_due(key)
 
     def flush(self) -> int:
-        """Seal what has come, without waiting for more; returns how many batches that are."""
+        """Seal everything; returns the number of batches."""
         batches = self._accumulator.flush()
         self._enqueue(batches)
         return len(batches)
 
     def seal_overdue(self) -> None:
-        """Seal what has waited too long for the batch before it."""
+        """Seal batches that waited too long for the previous."""
         self._enqueue(self._accumulator.overdue(loop_time()))
 
     def override_linger(self, seconds: float | None) -> None:
-        """How long every batch waits for more readings from now on; None for what is configured."""
+        """Override all lingers, None for the configured ones."""
         self._lingers.override = seconds
 
     def held(self, cls: str) -> int:
-        """The readings of a class that were not sent yet, counted one by one."""
+        """Return a class's unsent readings."""
         drafts = (draft for draft in self._accumulator.open_batches() if draft.cls == cls)
         return self.queue.readings(cls) + sum(draft.live_readings for draft in drafts)
 
     def _seal_when_due(self, key: Key) -> None:
-        """Seal the open batch of `key` when it is due, unless it waits for the one before it; what comes in
-        the same turn of the event loop comes along."""
+        """Seal the batch of `key` when due; chunks of the same loop turn join it."""
         due = self._accumulator.due(key)
         if due is None:
             return

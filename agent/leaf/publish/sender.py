@@ -1,11 +1,7 @@
-"""The sending side of the publish path: from a sealed draft to its PubAck.
+"""Sends sealed drafts until their PubAck, with a window of batches in flight.
 
-A window of batches is in flight. A batch gets its number when it is first sent and keeps it: every further
-attempt goes under the same id. A new connection begins with what the stream holds already,
-so that a batch which was stored before its ack was lost is settled rather than sent again.
-
-An id is no proof that a batch is stored, for others may use it too. Where an answer says that the stream
-holds a batch already, the message there is looked at, and a batch whose id is taken gets another number.
+A batch keeps its number and id through all attempts. A new connection first settles what the stream already
+holds. An id may be used by others, so a duplicate's message is checked and a taken batch is renumbered.
 """
 
 from __future__ import annotations
@@ -44,10 +40,9 @@ from agent.leaf.publish.send_queue import SealedBatch
 ACK_WAIT = 5.0
 RETRY_PAUSE = 0.5
 UNSENT_LIMIT = 2**20
-"""Bytes that the connection has not got rid of above which a further attempt would only fill memory."""
+"""Unsent bytes of the connection above which attempts wait."""
 RETRY_WITHIN = 90.0
-"""Attempts end well inside the stream's duplicate window (2 minutes); after that a new connection looks
-first."""
+"""Attempts end within the duplicate window (2 minutes); later a new connection looks first."""
 
 log = structlog.get_logger("sender")
 
@@ -91,12 +86,12 @@ class Sender:
         stored: Mapping[tuple[str, str], int],
         look: Look,
     ) -> AsyncIterator[None]:
-        """Send over `nc` as long as the scope lasts: settle what the stream holds already, and send the rest
-        again; afterwards batches in flight wait for the next connection.
+        """Send over `nc` within the scope: settle stored batches, resend others; later batches wait for the
+        next connection.
 
-        Answers come below the subject `inbox`; `look` reads a message of a stream. `stream_seq` is each
-        stream's last sequence at most as it was when the stream was looked at, `stored` maps the subjects and
-        ids of the messages then found above `floor` to their sequences. Raises `NatsError` or `OSError`."""
+        Answers arrive below `inbox`; `look` reads a message. `stream_seq` has each stream's last sequence
+        when inspected, `stored` the subjects and ids found above `floor`. Raises `NatsError` or `OSError`.
+        """
         try:
             await nc.receive(f"{inbox}.*", self._on_reply)
             for batch in self._in_flight:
@@ -121,20 +116,19 @@ class Sender:
                 self._publisher.admission.server_away()
 
     def store_lost(self, cls: str) -> None:
-        """The store of a class was lost or restored from a backup: what was sent to it and not answered may
-        have been stored there, and the hub may have it."""
+        """Mark unanswered batches of a lost store as possibly at the hub."""
         self._in_flight.store_lost(cls)
 
     def has_room(self, cls: str) -> None:
-        """The stream of a class was trimmed: what comes now is tried at once."""
+        """Retry at once after a trim."""
         self._outcomes.has_room(cls)
 
     def floor(self, cls: str) -> int | None:
-        """The sequence above which batches in flight may be stored, None when none is in flight."""
+        """Return the sequence above which batches in flight may be stored, or None."""
         return self._in_flight.floor(cls)
 
     async def run(self) -> None:
-        """Send drafts as they come, within the window."""
+        """Send drafts within the window."""
         while True:
             while self._nc is None or not self._queue or self._in_flight.window_used >= self._window:
                 self._in_flight.note_progress()
@@ -142,7 +136,7 @@ class Sender:
             self._send(self._queue.take())
 
     async def run_retries(self) -> None:
-        """Send again what was not answered in time, under the same id."""
+        """Resend unanswered batches under the same id."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(RETRY_PAUSE)
@@ -164,7 +158,7 @@ class Sender:
                     self._transmit(batch)
 
     async def run_checks(self) -> None:
-        """Look at what the stream holds under the ids of batches that it says it holds already."""
+        """Check messages under the ids of reported duplicates."""
         while True:
             await self._claims.wait()
             self._claims.clear()
@@ -173,18 +167,17 @@ class Sender:
                     await self._check(batch, batch.claimed, self._look)
 
     async def drained(self) -> None:
-        """Return once nothing is queued or in flight."""
+        """Wait until nothing is queued or in flight."""
         while self._in_flight or not self._queue.is_drained:
             await self._in_flight.progress()
 
     async def idle(self, input_name: str) -> None:
-        """Return once no batch of this input is in flight, so that its last stored position is final."""
+        """Wait until an input has no batch in flight, so that its position is final."""
         while self._in_flight.holds_input(input_name):
             await self._in_flight.progress()
 
     def stalled(self) -> float:
-        """Seconds for which batches have waited over a connection that is there, and nothing was answered or
-        settled; 0 while nothing waits."""
+        """Return seconds without any answer while batches wait on a connection, else 0."""
         ages = (self._in_flight.oldest_at, self._queue.oldest_at)
         began = [instant for instant in ages if instant is not None]
         if self._nc is None or not began:
@@ -192,12 +185,11 @@ class Sender:
         return loop_time() - max(min(began), self._moved)
 
     def held(self, cls: str) -> int:
-        """The readings of a class that are not settled, counted one by one."""
+        """Return a class's unsettled readings."""
         return self._publisher.batches.held(cls) + self._in_flight.readings(cls)
 
     def abandon(self) -> None:
-        """The agent ends: refuse what was never sent, and end the waits for batches in flight as of unknown
-        outcome."""
+        """Refuse unsent drafts and end waits for batches in flight as unknown."""
         self._publisher.stop()
         stopping = RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0)
         for sealed in self._queue.drain():
@@ -241,8 +233,9 @@ class Sender:
         self._transmit(batch)
 
     def _transmit_if_taken(self, batch: Batch) -> None:
-        """Send a batch of an earlier connection, or refuse it: a server that was restarted may take less in a
-        message, and would end each connection over it."""
+        """Send an earlier connection's batch, or refuse it if above the server's limit, which would end the
+        connection.
+        """
         size = message_bytes(batch.payload, batch.entries)
         refusal = self._publisher.admission.too_large(size, batch.readings)
         if refusal is None:

@@ -1,4 +1,4 @@
-"""The outcome of a chunk and those who wait for it: tasks, and answers that need none."""
+"""Settles chunks and wakes their waiters: tasks and callbacks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from agent.leaf.intake import Settled
 
 
 class Answers:
-    """Says outcomes to senders that no task waits for, those of one turn of the event loop together. A sender
-    may hand in more then, so none hears of its chunk while others of the same batch are being settled."""
+    """Delivers outcomes to callbacks, all of one loop turn together, since a callback may submit again."""
 
     def __init__(self) -> None:
         self._due: deque[tuple[Settled, Exception | None]] = deque()
 
     def add(self, settled: Settled, outcome: Exception | None) -> None:
-        """Say an outcome, soon."""
         self._due.append((settled, outcome))
         if len(self._due) == 1:
             self._tell_soon()
@@ -68,8 +66,7 @@ Wait = asyncio.Future[Exception | None] | PendingAnswer
 
 
 class Settlement:
-    """The outcome of one chunk: None for stored, or why it is not, or not known to be. Several may wait for
-    it, the senders of one request and its repeats; one that gives up takes nothing from the others."""
+    """A chunk's outcome (None: stored) for several waiters: senders and repeats."""
 
     __slots__ = ("_done", "_outcome", "_waits")
 
@@ -79,16 +76,14 @@ class Settlement:
         self._waits: list[Wait] = []
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
         return self._done
 
     def result(self) -> Exception | None:
-        """The outcome, once it is known."""
         assert self._done
         return self._outcome
 
     def set_result(self, outcome: Exception | None) -> None:
-        """Say the outcome, once, to all that wait."""
+        """Set the outcome once for all waiters."""
         assert not self._done
         self._done, self._outcome = True, outcome
         for wait in self._waits:
@@ -97,39 +92,36 @@ class Settlement:
         self._waits.clear()
 
     def wait(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Exception | None]:
-        """A wait of its own for an outcome that is not known yet."""
+        """Return a separate future for the outcome."""
         wait: asyncio.Future[Exception | None] = loop.create_future()
         self._waits.append(wait)
         return wait
 
     def answer(self, answer: PendingAnswer) -> None:
-        """Let an answer have an outcome that is not known yet."""
+        """Add a callback for the outcome."""
         self._waits.append(answer)
 
     def leave(self, wait: asyncio.Future[Exception | None]) -> None:
-        """Forget a wait that was given up: a sender that repeats a request waits again and again while the
-        server is unreachable, and each wait holds on to what was handed in."""
+        """Remove an abandoned wait, which would keep its chunk alive."""
         if wait in self._waits:
             self._waits.remove(wait)
 
 
 class Deadlines:
-    """Ends waits that have lasted too long with `TimeoutError`. They are looked at now and then, for a timer
-    each would cost more than all the rest of a wait; so one may last for that much longer."""
+    """Ends overdue waits by `TimeoutError`, polled because timers cost more."""
 
     def __init__(self) -> None:
         self._waits: deque[tuple[float, Wait]] = deque()
 
     def add(self, deadline: float, wait: Wait) -> None:
-        """End a wait at a deadline, in monotonic seconds. Nearly all deadlines come in their order: only who
-        waited for room in memory comes behind those who repeat what is in flight."""
+        """Add a deadline in monotonic seconds; most come in order."""
         waits, at = self._waits, len(self._waits)
         while at and waits[at - 1][0] > deadline:
             at -= 1
         waits.insert(at, (deadline, wait))
 
     def sweep(self, now: float) -> None:
-        """End the waits whose deadline has passed, and forget those at the front that have ended."""
+        """End overdue waits, and drop ended ones at the front."""
         waits = self._waits
         while waits and (waits[0][1].done() or waits[0][0] <= now):
             wait = waits.popleft()[1]

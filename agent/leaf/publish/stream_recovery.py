@@ -1,5 +1,6 @@
-"""Recovers from a leaf's streams what was stored before: the end of the last run, batches whose ack was lost,
-requests of the last ten minutes, positions of pull inputs. Reads only."""
+"""Recovers the past from a leaf's streams: the last run's end, unacknowledged batches, requests and
+positions. Read-only.
+"""
 
 from __future__ import annotations
 
@@ -40,30 +41,31 @@ from agent.leaf.state import PullPosition
 from agent.leaf.state_file import StateFile
 
 _SPAN = 1024
-"""Messages at the end of a stream that are looked at first."""
+"""Messages at a stream's end that are read first."""
 _AGAIN_SECONDS = 1.0
 _HELD_SECONDS = 120.0
-"""A batch is stored within so long of its sealing: its attempts end inside the duplicate window."""
+"""Longest time from seal to storage, within the duplicate window."""
 
 log = structlog.get_logger("leaf")
 
 
 class StreamRecovery:
-    """The past of a domain's streams as one connection shows it. Everything raises `ApiError` or
-    `UnavailableError`."""
+    """The past of a domain's streams over one connection. All methods raise `ApiError`
+    or `UnavailableError`.
+    """
 
     def __init__(self, nc: Client, js: JetStream, domain: str) -> None:
         self._nc, self._js, self._domain = nc, js, domain
 
     async def batches_above(self, cls: str, seq: int) -> list[StoredHeaders]:
-        """The batches and dead letters of a class above a sequence, in order."""
+        """Return batches and dead letters above a sequence, in order."""
         messages: list[StoredHeaders] = []
         start = {"deliver_policy": "by_start_sequence", "opt_start_seq": seq + 1}
         await self._read(cls, start, messages.append)
         return messages
 
     async def ids_above(self, cls: str, seq: int) -> dict[tuple[str, str], int]:
-        """The subjects and message ids of the batches above a sequence, with where they are."""
+        """Return subjects and ids of batches above a sequence, with sequences."""
         messages = await self.batches_above(cls, seq)
         return {
             (message.subject, message.headers[H_MESSAGE_ID]): message.seq
@@ -72,12 +74,11 @@ class StreamRecovery:
         }
 
     async def message(self, cls: str, seq: int) -> RawMessage | None:
-        """The message of a class at a sequence, None where none is."""
+        """Return the message at a sequence, or None."""
         return await self._js.get_message(contract.leaf_stream(self._domain, cls), seq=seq)
 
     async def requests(self, cls: str, request_log: RequestLog) -> None:
-        """Make the requests known that were stored in a class in the last ten minutes, by the time that the
-        machine ran: its wall clock, by which the server could find them, may have been set since."""
+        """Load requests of the last ten minutes of running time; the wall clock may have been set."""
         now, monotonic = ClockReader().look(), loop_time()
         stored: list[tuple[tuple[Request, ...], Instant, float]] = []
 
@@ -101,7 +102,7 @@ class StreamRecovery:
                 request_log.store(cls, request, monotonic - max(0.0, age))
 
     async def _recent(self, cls: str, now: Instant) -> int:
-        """A sequence of the stream before which no batch is whose requests are still known."""
+        """Return a sequence before which no request is still known."""
         info = await self._js.stream_info(contract.leaf_stream(self._domain, cls))
         span = _SPAN
         while (begin := info.last + 1 - span) > info.first:
@@ -113,8 +114,7 @@ class StreamRecovery:
         return max(info.first, 1)
 
     async def _first_sent(self, cls: str, seq: int) -> StoredHeaders | None:
-        """The first batch from a sequence on, but for those that were published again: they are older than
-        what is stored before them."""
+        """Return the first batch from a sequence that was not republished, since such are older."""
         sent: list[StoredHeaders] = []
 
         def take(message: StoredHeaders) -> None:
@@ -126,16 +126,14 @@ class StreamRecovery:
         return sent[0] if sent else None
 
     async def has_stream(self, cls: str) -> bool:
-        """Whether a class that is not configured has a stream. Raises `UnavailableError` also where the
-        agent's user may not ask."""
+        """Tell whether a removed class has a stream. Raises `UnavailableError` also without permission."""
         with unless_refused(STREAM_NOT_FOUND):
             await self.message(cls, 1)
             return True
         return False
 
     async def newest_reading(self, cls: str) -> int | None:
-        """The sequence of the newest message of a class that is not configured, but for ledger records and
-        clock corrections, which hold no readings; 0 if there is none, None if the class has no stream."""
+        """Return a removed class's newest sequence with readings, 0 if none, None without stream."""
         with unless_refused(STREAM_NOT_FOUND):
             message = await self._js.get_message(
                 contract.leaf_stream(self._domain, cls),
@@ -147,9 +145,9 @@ class StreamRecovery:
     async def progress(
         self, input_name: str, classes: Iterable[str], remembered: Mapping[str, PullPosition]
     ) -> Progress | None:
-        """How far a pull input is, by what the streams of these classes and the state file know of it: the
-        last messages that say so may be trimmed, or gone with a lost store. Raises `ContractError` for
-        what can't be read."""
+        """Return a pull input's progress by streams and state file. Raises `ContractError` for unreadable
+        data.
+        """
         texts = [position.text for position in remembered.values()]
         for cls in classes:
             seq = remembered[cls].seq if cls in remembered else 0
@@ -159,7 +157,6 @@ class StreamRecovery:
         return newest(map(parse_progress, texts))
 
     async def _position(self, cls: str, subject: str, seq: int) -> str | None:
-        """The position in the newest message of a subject, None where it has none."""
         stream = contract.leaf_stream(self._domain, cls)
         message: RawMessage | StoredHeaders | None
         message = await self._js.get_message(stream, last_by_subject=subject)
@@ -168,8 +165,7 @@ class StreamRecovery:
         return None if message is None else message.headers.get(H_POSITION)
 
     async def _last_own(self, stream: str, subject: str, seq: int) -> StoredHeaders | None:
-        """The last message of an input above a sequence that the input itself sent: one that was published
-        again says nothing of where the input is."""
+        """Return an input's last message above a sequence that was not republished."""
         last: list[StoredHeaders] = []
 
         def take(message: StoredHeaders) -> None:
@@ -193,7 +189,7 @@ class StreamRecovery:
 
 
 class CurrentRecovery:
-    """The recovery over the current connection, for which a part can wait."""
+    """The recovery over the current connection."""
 
     def __init__(self) -> None:
         self._connected = asyncio.Event()
@@ -201,12 +197,11 @@ class CurrentRecovery:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection."""
         return self._connected.is_set()
 
     @contextlib.contextmanager
     def connected(self, recovery: StreamRecovery) -> Iterator[None]:
-        """There is this one as long as the scope lasts."""
+        """Provide this recovery within the scope."""
         self._newest = recovery
         self._connected.set()
         try:
@@ -215,15 +210,16 @@ class CurrentRecovery:
             self._connected.clear()
 
     async def get(self) -> StreamRecovery:
-        """The recovery, as soon as there is a connection. It may have ended by the time it is used."""
+        """Wait for a connection's recovery, which may end before its use."""
         await self._connected.wait()
         assert self._newest is not None, "a connection has one"
         return self._newest
 
 
 class ProgressReader:
-    """Reads how far pull inputs are, by the streams of these classes, and of those that the configuration had
-    before, and the state file. `idle` returns once no batch of an input is in flight."""
+    """Reads pull inputs' progress from present and removed classes and the state file; `idle` waits for
+    batches in flight.
+    """
 
     def __init__(
         self,
@@ -235,11 +231,10 @@ class ProgressReader:
         self._recovery, self._state, self._classes, self._idle = recovery, state, tuple(classes), idle
         self._removed = set(state.current.removed_classes(self._classes))
         self._unanswered: set[str] = set()
-        """Removed classes that gave no answer when they were asked for first."""
+        """Removed classes that failed at first."""
 
     async def read(self, input_name: str) -> Progress | None:
-        """How far an input is, once none of its batches is in flight; None where nothing is known of it.
-        Raises `ContractError` for what cannot be read."""
+        """Return an input's progress, or None. Raises `ContractError` for unreadable data."""
         while True:
             await self._idle(input_name)
             recovery = await self._recovery.get()
@@ -252,8 +247,9 @@ class ProgressReader:
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     async def streams(self, recovery: StreamRecovery) -> list[str]:
-        """The configured classes, then the removed classes that have a stream. A server that the agent does
-        not run may not let it ask for these. Raises `JetStreamError`."""
+        """Return the configured and removed classes with streams. A foreign server may forbid the latter.
+        Raises `JetStreamError`.
+        """
         found = [*self._classes]
         for cls in sorted(self._removed):
             try:
@@ -273,7 +269,7 @@ class ProgressReader:
 
 
 def _sealed(batch: StoredHeaders) -> Instant:
-    """When a batch was sealed. Raises `ContractError`."""
+    """Return a batch's seal time. Raises `ContractError`."""
     wall = batch.headers.get(H_SEALED_AT, "")
     if not (wall.isascii() and wall.isdigit()):
         raise ContractError(f"{H_SEALED_AT} {wall!r:.80} is not an integer")
@@ -281,5 +277,5 @@ def _sealed(batch: StoredHeaders) -> Instant:
 
 
 def _held(sealed: Instant, stored: float) -> float:
-    """Seconds from the sealing of a batch to its storing, at which the clock may have been another."""
+    """Return the seconds from seal to storage, between which the clock may differ."""
     return min(max(0.0, stored - sealed.wall / 1e9), _HELD_SECONDS)

@@ -1,10 +1,7 @@
-"""Rules at the edge: between the inputs and the core, where the configuration has `[[rule]]`.
+"""Applies `[[rule]]`s between inputs and core. Pure.
 
-Which readings a rule is for is decided by input, metric and device alone, all of which rules leave as they
-are; so readings of one series always share their class. The rules of a reading apply in the order in which
-they stand: a later class or tag replaces an earlier one, and so does a later deadband, sample or aggregate;
-`drop` ends it.
-This file says what they make of one reading, by its metric and device. Pure.
+Input, metric and device select rules, so one series has one class. Rules apply in order: later classes, tags,
+deadbands, samples and aggregates replace earlier ones; `drop` ends.
 """
 
 from __future__ import annotations
@@ -21,15 +18,14 @@ from agent.leaf.rules.windows import WindowPlan
 Match = Callable[[str], bool]
 
 MAX_KNOWN: Final = 4096
-"""Names whose verdict is remembered; beyond, all are forgotten."""
+"""Cached verdicts; beyond, all are dropped."""
 
 LATE_SECONDS: Final = 10.0
-"""How long a window waits where its rule does not say it."""
+"""Default wait of a window."""
 
 
 class RuleResult(NamedTuple):
-    """What becomes of a reading: its class (None: that of its input), tags that it is given where it has none
-    of that name, its deadband, what it is aggregated to, or the rule that drops it."""
+    """A reading's result: class (None: input's), default tags, deadband, aggregation or dropping rule."""
 
     cls: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
@@ -39,7 +35,7 @@ class RuleResult(NamedTuple):
 
     @property
     def keeps_line(self) -> bool:
-        """Whether it is sent as it came, whatever its value."""
+        """Whether the line is sent unchanged whatever its value."""
         return not self.tags and self.band is None and self.plan is None and self.dropped_by is None
 
 
@@ -51,17 +47,17 @@ class _Compiled(NamedTuple):
 
 
 def rule_name(rule: Rule, number: int) -> str:
-    """What a rule is called in metrics; `number` counts from 1."""
+    """Return a rule's name in metrics; `number` counts from 1."""
     return rule.name or f"rule-{number}"
 
 
 def patterns_of(patterns: str | list[str]) -> list[str]:
-    """The patterns of a key that takes one or several."""
+    """Return the patterns of a key with one or several."""
     return [patterns] if isinstance(patterns, str) else patterns
 
 
 class Rulebook:
-    """The rules for one input."""
+    """The rules of one input."""
 
     def __init__(self, rules: Sequence[Rule], input_name: str) -> None:
         self._rules = [
@@ -78,21 +74,21 @@ class Rulebook:
 
     @property
     def empty(self) -> bool:
-        """Whether no rule is for this input."""
+        """Whether no rule applies."""
         return not self._rules
 
     @property
     def aggregates(self) -> bool:
-        """Whether one of them aggregates."""
+        """Whether a rule aggregates."""
         return any(compiled.rule.aggregate for compiled in self._rules)
 
     @property
     def needs_device(self) -> bool:
-        """Whether a verdict depends on the device."""
+        """Whether verdicts depend on the device."""
         return any(compiled.device is not None for compiled in self._rules)
 
     def verdict(self, name: tuple[str, str]) -> RuleResult:
-        """What becomes of readings with this metric and device (an empty one where it is not needed)."""
+        """Return the result for metric and device ("" if not needed)."""
         result = self._known.get(name)
         if result is None:
             if len(self._known) >= MAX_KNOWN:
@@ -123,8 +119,9 @@ class Rulebook:
 
 
 def compile_patterns(patterns: Sequence[str]) -> Match | None:
-    """Whether a name matches one of the patterns and none of those that begin with `!`; None when every name
-    does. Patterns with `!` alone are for all other names."""
+    """Return a matcher of patterns without those excluded by `!`; None if all names match. Only `!` patterns
+    admit all others.
+    """
     included = [pattern for pattern in patterns if not pattern.startswith("!")]
     excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
     if not excluded and (not included or "*" in included):

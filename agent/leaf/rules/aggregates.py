@@ -1,9 +1,8 @@
-"""Keeps the windows of aggregated readings, and stores what comes of those that are closed.
+"""Keeps windows of aggregated readings and stores closed ones.
 
-What a chunk adds to windows is in a log on disk before its sender is answered, with the key of its request
-or, from a pull input, the number and end of its piece: so what is handed in again after a kill is not counted
-again. What is closed is written there as a piece, with its lines, before the core stores it as a piece of a
-pull input of its own; handed in again it is the same, and the core knows whether it has it."""
+Additions are logged on disk with the request key or piece before the sender is answered, so repeats are not
+counted twice. Closed windows are logged as a piece before the core stores it, so a repeat is the same.
+"""
 
 from __future__ import annotations
 
@@ -38,31 +37,32 @@ from agent.leaf.rules.taken_keys import TakenKeys
 from agent.leaf.rules.windows import MAX_OPEN, OpenWindow, OpenWindows
 
 _MOST: Final = 800
-"""Windows that one piece closes, each of up to five lines: a position of the core names 8,192 lines."""
+"""Windows per piece, each up to five lines; a position covers 8,192."""
 _LOOK_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.25
-"""From look to look at what is due, and where many windows are open."""
+"""Interval of checks, and while many windows are open."""
 _AGAIN_SECONDS: Final = 1.0
 
 log = structlog.get_logger("aggregates")
 
 
 class PieceStore(Protocol):
-    """What stores pieces: the core."""
+    """Stores pieces: the core."""
 
     async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
-        """Which lines of a piece are stored, as a bitmap; None for all of them."""
+        """Return a bitmap of a piece's stored lines, None for all."""
 
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
-        """Store a piece whose readings are in these parts, or are not to be stored at all."""
+        """Store a piece's readings in these parts."""
 
 
 _Waiter = asyncio.Future[None]
 
 
 class RuleAggregates:
-    """The windows of one agent; `run` stores what is closed through `core`. Raises `ValueError` where the
-    log in `directory` cannot be read."""
+    """The windows of one agent; `run` stores closed ones through `core`. Raises `ValueError` for an
+    unreadable log.
+    """
 
     def __init__(self, directory: Path, core: PieceStore, classes: Iterable[str], metrics: Metrics) -> None:
         self._core, self._classes, self._metrics = core, tuple(classes), metrics
@@ -83,41 +83,43 @@ class RuleAggregates:
 
     @property
     def name(self) -> str:
-        """The input under whose name aggregates are stored."""
+        """The input name of aggregates."""
         return RULES_INPUT
 
     @property
     def knows_requests(self) -> bool:
-        """Whether lines of some requests were taken in, whatever the rules say by now."""
+        """Whether lines of requests are in the log, whatever the rules now."""
         return bool(self._keys or self._pending)
 
     @property
     def windows(self) -> OpenWindows:
-        """What is open."""
+        """The open windows."""
         return self._windows
 
     def use(self, rules: Iterable[Rule]) -> None:
-        """These rules hold: windows of others are closed."""
+        """Apply rules; windows of others close."""
         self._shapes = {(tuple(rule.aggregate), int(rule.window)) for rule in rules if rule.window}
         self._wake.set()
 
     async def lines_of(self, request: Request) -> int | None:
-        """The lines of a request that were taken in, as a bitmap; None where it is not known. Raises
-        `RefusedError` when its key came with another content."""
+        """Return a bitmap of a request's aggregated lines, or None. Raises `RefusedError` for
+        other content.
+        """
         name = name_of(request)
         while (waiter := self._pending.get(name)) is not None:
             await asyncio.wait([waiter])
         return self._keys.lines_of(request)
 
     def place(self, input_name: str) -> Place | None:
-        """The last piece of an input of which lines were taken in."""
+        """Return an input's last piece with aggregated lines."""
         return self._places.get(input_name)
 
     async def take(
         self, gathered: Gathered, request: Request | None = None, place: Place | None = None
     ) -> None:
-        """Take in what was gathered of a chunk. Raises `RefusedError`, or `UnknownOutcomeError` when it
-        may be on disk all the same."""
+        """Add gathered readings of a chunk. Raises `RefusedError`, or `UnknownOutcomeError` if possibly on
+        disk.
+        """
         at = self._keys.now()
         key = None if request is None else self._keys.record(request, gathered.bitmap, at)
         if len(self._queue) >= MAX_OPEN:
@@ -125,7 +127,7 @@ class RuleAggregates:
         await self._commit(TakenRecord(gathered.parts(), key, place, at))
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Close windows and store what comes of them, until `stopping` is set; open ones stay in the log."""
+        """Close and store windows until `stopping`; open ones stay in the log."""
         storing = LogEdge(log, "aggregates are stored again")
         while not stopping.is_set():
             try:
@@ -165,7 +167,7 @@ class RuleAggregates:
         return self._windows.due(loop_time(), self._shapes, _MOST)
 
     async def _commit(self, record: TakenRecord | None) -> None:
-        """Have a record on disk, or (None) one that closes what is due."""
+        """Write a record, or with None close due windows."""
         waiter = asyncio.get_running_loop().create_future()
         self._queue.append((record, waiter))
         if record is not None and record.key is not None:
@@ -175,8 +177,7 @@ class RuleAggregates:
         await asyncio.shield(waiter)
 
     async def _write(self) -> None:
-        """Write what waits, all that came in the meantime with one sync. A record counts once it is on disk,
-        in the order in which it is there."""
+        """Write waiting records with one sync; they count in file order."""
         while self._queue:
             batch, self._queue = self._queue, []
             taken = [record for record, _ in batch if record is not None]
@@ -198,8 +199,7 @@ class RuleAggregates:
                     waiter.exception()  # a sender that went away does not look
 
     async def _written(self, records: Sequence[TakenRecord | Closing]) -> None:
-        """Write records, and then let them count. Raises `RefusedError` where they are not on disk, or
-        `UnknownOutcomeError`."""
+        """Write records, then apply them. Raises `RefusedError` or `UnknownOutcomeError`."""
         try:
             if self._log.to_rewrite:
                 await asyncio.to_thread(self._log.rewrite, self._snapshot())
@@ -251,7 +251,6 @@ class RuleAggregates:
         )
 
     def _load(self, directory: Path) -> None:
-        """Take in what the log holds."""
         now, keys = loop_time(), list[KnownKey]()
         try:
             records = self._log.read()

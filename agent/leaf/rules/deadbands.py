@@ -1,13 +1,11 @@
-"""Holds back readings within a deadband. Pure: the caller brings the time.
+"""Holds back readings within a deadband. Pure; times come from the caller.
 
-Batches are stored in another order than they are sent where one of them is retried, and some are refused. So
-it is unknown which of the moves in flight is stored last: a reading is held back only if it is unmoved
-against the last stored value and against every move in flight. Whatever becomes of these, what is stored last
-is then within the deadband of the reading.
+Retries and refusals make it unknown which move in flight is stored last. So a reading is held back only if it
+is unmoved against the stored value and every move in flight.
 
-What is held is bounded: of `MAX_SERIES` series at rest, about 6 MB, and of those with a move in flight, which
-is a part of `[publish] in_flight`. Beyond that the series sent longest ago is forgotten and its next reading
-is sent: a deadband then lets more through than it need, never less."""
+Memory is bounded: `MAX_SERIES` resting series, about 6 MB, and those in flight. Beyond that the oldest series
+is forgotten, and its next reading is sent.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +21,14 @@ from msgspec import Struct, field
 MAX_SERIES: Final = 10_000
 _KEY_BYTES: Final = 16
 SeriesValue = float | int | str | bool | list[Any] | dict[str, Any]
-"""A value as it stands in its line: an array as a list, bytes as their object."""
+"""A value as in its line: an array as list, bytes as object."""
 
 
 class Band(NamedTuple):
-    """A rule's deadband: a reading is sent when its value moved by more than `width`, or `after` seconds from
-    the one before (None: never for that). Where the rule takes samples, what moves is the number of the span
-    of `sample` seconds that holds the `ts`, whatever the value."""
+    """A deadband: send when the value moved more than `width`, or `after` seconds passed (None: never).
+
+    When sampling, the moving value is the number of the `sample` span of `ts`.
+    """
 
     rule: str
     width: float
@@ -42,13 +41,14 @@ class Band(NamedTuple):
         return "deadband" if self.sample is None else "sample"
 
     def last_sent(self, value: SeriesValue, ts: float, at: float) -> LastSent:
-        """What is remembered of a reading that is sent at `at` in monotonic seconds."""
+        """Return the memory of a reading sent at monotonic `at`."""
         return LastSent(comparable(value) if self.sample is None else ts // self.sample, ts, at)
 
 
 class LastSent(NamedTuple):
-    """What was sent: its value (of a text, an array or bytes only a digest, of a sample the number of its
-    span), its `ts` in seconds since 1970, and when, in monotonic seconds."""
+    """A sent value (digest of text, array or bytes; span number of a sample), `ts` in seconds since 1970,
+    monotonic time.
+    """
 
     value: float | bool | bytes
     ts: float
@@ -56,24 +56,24 @@ class LastSent(NamedTuple):
 
 
 Moves = dict[bytes, LastSent]
-"""The last reading of each series that a chunk sends."""
+"""The last sent reading per series of a chunk."""
 
 
 def key_of(metric: str, device: str, tags: bytes) -> bytes:
-    """The key of a series: metric, device, and its tags as written in the line."""
+    """Return a series' key: metric, device and tags as written."""
     text = f"{len(metric)} {metric}{len(device)} {device}".encode()
     return blake2b(text + tags, digest_size=_KEY_BYTES).digest()
 
 
 def comparable(value: SeriesValue) -> float | bool | bytes:
-    """A value as it is remembered."""
+    """Return a value in remembered form."""
     if isinstance(value, str | list | dict):
         return blake2b(msgspec.json.encode(value), digest_size=_KEY_BYTES).digest()
     return value
 
 
 class Flight(Struct):
-    """The moves of a chunk that is handed in; `number` is when it began, in steps."""
+    """Moves of a submitted chunk; `number` is its start in steps."""
 
     moves: Mapping[bytes, LastSent]
     number: int
@@ -81,24 +81,22 @@ class Flight(Struct):
 
 
 class _Series(Struct):
-    """One series."""
-
     last: LastSent | None = None
-    """The value that is known as stored last."""
+    """The value known as stored last."""
     seq: int = 0
-    """The sequence at which it is stored."""
+    """Its sequence."""
     number: int = 0
-    """The flight that stored it; several may share a batch."""
+    """Its flight; several may share a batch."""
     settled: int = 0
-    """When that was settled, in steps."""
+    """When it settled, in steps."""
     doubtful: int = 0
-    """While no value is known, a flight that began before this step cannot say what was stored last."""
+    """Without known value, flights begun before this step prove nothing."""
     flying: dict[int, LastSent] = field(default_factory=dict)
-    """The moves in flight, by the number of their flight."""
+    """Moves in flight by flight number."""
     span: Span | None = None
-    """Reaches over all of them, None if it is out of date."""
+    """Covers all of them; None if outdated."""
     gone: int = 0
-    """How many have left since `span` was made."""
+    """Moves removed since `span` was made."""
 
     def begin(self, number: int, reading: LastSent) -> None:
         self.flying[number] = reading
@@ -136,8 +134,7 @@ class _Series(Struct):
 
 
 class Deadbands:
-    """What is known of each series. A chunk gathers its moves apart; they are in flight from `begin` until
-    `settle` says what became of the chunk."""
+    """State of each series. A chunk's moves are in flight from `begin` to `settle`."""
 
     def __init__(self, max_series: int = MAX_SERIES) -> None:
         self._max_series = max_series
@@ -149,8 +146,9 @@ class Deadbands:
         return len(self._resting) + len(self._busy)
 
     def sends(self, key: bytes, reading: LastSent, band: Band, moves: Moves) -> bool:
-        """Whether a reading is to be sent; then it is among the moves of its chunk. The readings of a chunk
-        share its fate, so behind the first of a series that it sends only that one counts."""
+        """Tell whether to send a reading, and add it to the chunk's moves. Within a chunk only the first sent
+        one of a series counts, as they share their fate.
+        """
         own = moves.get(key)
         if own is not None:
             held_back = not moved(own, reading, band.width, band.after)
@@ -162,7 +160,7 @@ class Deadbands:
         return not held_back
 
     def begin(self, moves: Mapping[bytes, LastSent]) -> Flight:
-        """A chunk with these moves is handed in."""
+        """Submit a chunk's moves."""
         self._steps += 1
         flight = Flight(moves, self._steps)
         for key, reading in moves.items():
@@ -174,8 +172,9 @@ class Deadbands:
         return flight
 
     def settle(self, flight: Flight, seq: int | None) -> None:
-        """A chunk is stored at a sequence of its stream, or (None) is not, as far as is known: its input may
-        hand it in again, so the next reading of each of its series is sent. Only the first call counts."""
+        """Settle a chunk at a sequence, or None for not stored: its series' next readings are sent. Only the
+        first call counts.
+        """
         if flight.over:
             return
         flight.over = True
@@ -191,7 +190,7 @@ class Deadbands:
             self._resting.popitem(last=False)
 
     def forget(self) -> None:
-        """What was stored may be so no more: the next reading of every series is sent."""
+        """Send the next reading of every series."""
         self._resting.clear()
         self._steps += 1
         for series in self._busy.values():
@@ -199,8 +198,9 @@ class Deadbands:
 
 
 def moved(last: LastSent, reading: LastSent, width: float, after: float | None) -> bool:
-    """Whether a reading moved against another one: by more than `width`, or where one of them is no number,
-    at all; or by `after` seconds of its `ts` or of the agent's clock."""
+    """Tell whether a reading moved by more than `width` (any change if no number), or by `after` seconds of
+    `ts` or clock.
+    """
     if after is not None and max(abs(reading.ts - last.ts), reading.at - last.at) >= after:
         return True
     old, new = last.value, reading.value
@@ -210,8 +210,7 @@ def moved(last: LastSent, reading: LastSent, width: float, after: float | None) 
 
 
 class Span:
-    """How far these readings reach: the least and the greatest number, the values that are none, and the
-    times. What it costs to compare with them does not grow with their number."""
+    """Extremes, non-numeric values and times of readings, for comparison at constant cost."""
 
     __slots__ = ("_at", "_high", "_low", "_others", "_ts_high", "_ts_low")
 
@@ -223,7 +222,6 @@ class Span:
             self.add(reading)
 
     def add(self, reading: LastSent) -> None:
-        """Reach to this one as well."""
         self._ts_low, self._ts_high = min(self._ts_low, reading.ts), max(self._ts_high, reading.ts)
         self._at = min(self._at, reading.at)
         value = reading.value
@@ -234,7 +232,7 @@ class Span:
             self._low, self._high = min(self._low, value), max(self._high, value)
 
     def moved(self, reading: LastSent, width: float, after: float | None) -> bool:
-        """Whether a reading moved against any of these, as `moved` says."""
+        """Tell whether a reading moved against any of these, as `moved`."""
         if after is not None:
             apart = max(reading.ts - self._ts_low, self._ts_high - reading.ts, reading.at - self._at)
             if apart >= after:

@@ -1,14 +1,9 @@
-"""The rules as an `Intake` around the core's: inputs hand in to it and do not know.
+"""Wraps the core's `Intake` with rules, unseen by inputs.
 
-A chunk whose readings go to several classes is answered when all of them reached the level of the input. When
-only some did, its outcome is unknown, and a request repeated under its key stores what is missing, unless the
-classes of its lines have changed since.
-
-A request of which the core knows a part adds nothing to windows: it came before there was such a rule.
-
-What is aggregated is taken into the log first where it can be known again, by the key of its request or by
-its piece: which lines those were holds for whatever comes again. Of other chunks the core has its part first;
-where the log cannot be written then, it gets all.
+A chunk for several classes is answered when all reached the input's level; if only some did, the outcome is
+unknown, and a repeat under its key stores the rest unless classes changed. A request partly known to the core
+adds nothing to windows. Aggregated lines with key or piece are logged first; for others the core goes first,
+and gets everything if the log fails.
 """
 
 from __future__ import annotations
@@ -44,24 +39,24 @@ from agent.leaf.rules.split import Gathered, Routed, Split, Splitter
 
 
 class Core(QuickIntake, PieceStore, Protocol):
-    """What the rules need of the core in addition to what inputs need."""
+    """The core's additional interface for rules."""
 
     @property
     def stores_lost(self) -> int:
-        """How often a local store was lost or restored from a backup: what it held is unknown."""
+        """Number of losses and restores of local stores."""
 
     async def knows(self, request: Request) -> bool:
-        """Whether a part of a request is in flight or stored. Raises `UnknownOutcomeError`."""
+        """Tell whether part of a request is in flight or stored. Raises `UnknownOutcomeError`."""
 
     async def piece(self, input_name: str, piece: Chunk) -> tuple[int, str | None]:
-        """The number of a piece, and the position before it."""
+        """Return a piece's number and the position before it."""
 
     def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
-        """An input is behind the piece of this number, which ends at `position`."""
+        """Advance an input past a piece that ends at `position`."""
 
 
 class RulesIntake:
-    """Applies the rules to what inputs hand in. Without `aggregates` all readings are sent as they are."""
+    """Applies rules to submitted chunks. Without `aggregates` no reading is aggregated."""
 
     def __init__(
         self, core: Core, rules: Sequence[Rule], metrics: Metrics, aggregates: RuleAggregates | None = None
@@ -71,7 +66,7 @@ class RulesIntake:
         self._deadbands = Deadbands()
         self._stores_lost = core.stores_lost
         self._unsettled: dict[str, list[Flight]] = {}
-        """What an input was storing when that failed, until it goes on."""
+        """A failed chunk per input until it continues."""
         self._splitters: dict[str, Splitter | None] = {}
 
     @property
@@ -83,11 +78,11 @@ class RulesIntake:
         return self._core.notes
 
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
-        """Keep what could not be taken; no rule is for that."""
+        """Store invalid data; no rule applies."""
         await self._core.dead_letter(input_name, cls, letters)
 
     async def position(self, input_name: str) -> ResumePoint:
-        """Where an input goes on. The log may know of pieces of which nothing was stored, or not all."""
+        """Return where an input continues, by core and log."""
         place = await self._core.position(input_name)
         last = None if self._aggregates is None else self._aggregates.place(input_name)
         if last is None or place.lost or last.position in (place.position, place.until):
@@ -100,8 +95,7 @@ class RulesIntake:
         return ResumePoint(last.before, last.position)
 
     async def submit(self, input_name: str, cls: str, chunk: Chunk) -> None:
-        """Take a chunk in, as `Intake.submit` says. Raises `UnknownOutcomeError` also when a part of it is
-        stored and the rest was refused."""
+        """Store a chunk. Raises `UnknownOutcomeError` also when only a part was refused."""
         splitter = self._splitter(input_name)
         if self._stores_lost != self._core.stores_lost:
             self._stores_lost = self._core.stores_lost
@@ -118,7 +112,7 @@ class RulesIntake:
             await self._push(input_name, chunk, splitter.split(chunk.payload, cls, loop_time()))
 
     def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
-        """Take a chunk in without a task where no rule is for its input, as `QuickIntake.hand_in` says."""
+        """Store without a task if no rule applies to the input."""
         plain = chunk.position is None and chunk.request is None and self._splitter(input_name) is None
         return plain and self._core.hand_in(input_name, cls, chunk, settled)
 
@@ -152,8 +146,7 @@ class RulesIntake:
                 raise _partly(refusal) from None
 
     async def _push_keyed(self, input_name: str, cls: str, chunk: Chunk, splitter: Splitter) -> None:
-        """What of a request went into windows once is as it was when the request is repeated: the rest of it
-        may be stored."""
+        """Store a keyed request; its aggregated lines stay fixed for repeats."""
         assert self._aggregates is not None
         assert chunk.request is not None
         # This may wait, so it comes first: what `lines_of` returns is old once another attempt has run.
@@ -261,7 +254,7 @@ def _partly(refusal: RefusedError) -> UnknownOutcomeError:
 
 
 def _tell(outcomes: Sequence[BaseException | None]) -> None:
-    """Raise what the parts of a chunk came to, unless all reached their level."""
+    """Raise the combined outcome of a chunk's parts, unless all succeeded."""
     failed = [error for error in outcomes if error is not None]
     if not failed:
         return

@@ -1,5 +1,4 @@
-"""A file of records that are on disk before anything rests on them. A kill cuts off its end, never more. A
-record that the disk has damaged is skipped, and those behind it are read."""
+"""Keeps a file of synced records. A kill truncates only its end; damaged records are skipped."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from agent.base.files import write_at, write_private
 from agent.leaf.rules.windows import OpenWindow
 
 _MAGIC: Final = b"PTLAGG1\n"
-"""Of this version: behind it come records, each with its length and the CRC-32 of it and of the record."""
+"""Header of this version; records follow, each with length and a CRC-32 over both."""
 _HEAD: Final = struct.Struct("<II")
 _BEGIN: Final = b'{"type":"'
-"""How each record begins."""
+"""Start of each record."""
 _LEAST: Final = 4 * 2**20
-"""Bytes up to which the file only grows."""
+"""Bytes below which the file is not rewritten."""
 
 _EFFECT: Final = (
     "readings acknowledged into open windows are lost if the records held any, and aggregates that the "
@@ -34,8 +33,9 @@ log = structlog.get_logger("aggregates")
 
 
 class KnownKey(Struct, array_like=True):
-    """A request of which `lines` (a bitmap, hexadecimal) were taken in; `mark` tells its content, `left` says
-    for how many seconds it is known from the moment of `wall` and `clock`."""
+    """A request's aggregated `lines` (hex bitmap), content `mark`, and remaining seconds from `wall` and
+    `clock`.
+    """
 
     name: str
     mark: bytes
@@ -46,8 +46,7 @@ class KnownKey(Struct, array_like=True):
 
 
 class Place(Struct, array_like=True):
-    """The last piece of a pull input of which `lines` were taken in: its number, and where it begins and
-    ends."""
+    """A pull input's last aggregated piece: number, begin, end, `lines`."""
 
     input: str
     cls: str
@@ -58,14 +57,14 @@ class Place(Struct, array_like=True):
 
 
 class WrittenAt(Struct, array_like=True):
-    """When a record was made, by `wall` (ns since 1970) and the machine's other clocks."""
+    """A record's time by `wall` (ns since 1970) and the machine's other clocks."""
 
     wall: int
     clock: str
 
 
 class TakenRecord(Struct, tag="taken", omit_defaults=True):
-    """What one chunk adds to windows, and whose it is."""
+    """A chunk's additions to windows, and their origin."""
 
     windows: list[OpenWindow]
     key: KnownKey | None = None
@@ -74,7 +73,7 @@ class TakenRecord(Struct, tag="taken", omit_defaults=True):
 
 
 class Closing(Struct, tag="closing"):
-    """Piece `number`: the windows that are closed, and the lines that come of them, each with its class."""
+    """Piece `number`: closed windows and their lines by class."""
 
     number: int
     keys: list[bytes]
@@ -82,8 +81,9 @@ class Closing(Struct, tag="closing"):
 
 
 class Snapshot(Struct, tag="snapshot"):
-    """What all records before came to: the number of the last piece, which `closing` is unless it is stored,
-    and windows with the parts that were `closed` of them."""
+    """The result of all earlier records: last piece number (`closing` if unstored), windows and `closed`
+    parts.
+    """
 
     number: int
     windows: list[OpenWindow]
@@ -93,7 +93,7 @@ class Snapshot(Struct, tag="snapshot"):
     closing: Closing | None
     at: WrittenAt | None = None
     ages: list[float] = []
-    """For how many seconds each of `windows` was open by then."""
+    """Seconds that each window was open."""
 
 
 Record = TakenRecord | Closing | Snapshot
@@ -101,11 +101,11 @@ _DECODER: Final = msgspec.json.Decoder(Record)
 
 
 class UnsureError(OSError):
-    """Records could not be written, and may be found in the file all the same."""
+    """Records may or may not be in the file."""
 
 
 class RecordLog:
-    """One file, with one writer at a time."""
+    """One file with one writer at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -113,16 +113,17 @@ class RecordLog:
         self._rewritten = 0
         self._whole = False
         self.damaged = 0
-        """How many stretches of the file `read` skipped, each of one record or more."""
+        """Damaged stretches skipped by `read`."""
 
     @property
     def to_rewrite(self) -> bool:
-        """Whether `rewrite` is due, for the file is not there, has grown, or has an end that is not known."""
+        """Whether the file is missing, large or has an unknown end."""
         return not self._whole or self._end > max(_LEAST, 4 * self._rewritten)
 
     def read(self) -> list[Record]:
-        """All whole records. Raises `OSError`, and `ValueError` or `MsgspecError` for a file of another
-        release."""
+        """Return all whole records. Raises `OSError`, and `ValueError` or `MsgspecError` for
+        another version.
+        """
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -154,8 +155,9 @@ class RecordLog:
         return records
 
     def append(self, records: Iterable[Record]) -> None:
-        """Add records; returns once they are on disk. Raises `OSError` when they are not and will not be, and
-        `UnsureError`, after which only `rewrite` may follow."""
+        """Append records durably. Raises `OSError` if surely not written, `UnsureError` if only `rewrite` may
+        follow.
+        """
         data = b"".join(_framed(msgspec.json.encode(record)) for record in records)
         self._whole = False
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
@@ -176,7 +178,7 @@ class RecordLog:
         self._whole = True
 
     def rewrite(self, snapshot: Snapshot) -> None:
-        """Replace all records by one. Raises `OSError`; the old ones or the new one are then in the file."""
+        """Replace all records. Raises `OSError`, with old or new contents in place."""
         data = _MAGIC + _framed(msgspec.json.encode(snapshot))
         self._whole = False
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -191,7 +193,7 @@ def _framed(record: bytes) -> bytes:
 
 
 def _record_at(data: bytes, at: int) -> bytes | None:
-    """The record there, None where none is whole."""
+    """Return the whole record at a place, or None."""
     begin = at + _HEAD.size
     if begin > len(data):
         return None
@@ -203,7 +205,7 @@ def _record_at(data: bytes, at: int) -> bytes | None:
 
 
 def _next_record(data: bytes, at: int) -> int | None:
-    """Where the next whole record behind there begins, None where none follows."""
+    """Return the start of the next whole record, or None."""
     begin = data.find(_BEGIN, at + _HEAD.size + 1)
     while begin >= 0:
         if _record_at(data, begin - _HEAD.size) is not None:

@@ -1,7 +1,7 @@
-"""Taking a chunk apart by what the rules make of its lines. Pure: the caller brings the time.
+"""Splits a chunk by rules. Pure; times come from the caller.
 
-Only what is needed is decoded: metric and device of every line, the rest of a line only under a deadband or
-where it is given tags. A line that no rule changes is handed on as the bytes that came.
+Decodes metric and device of every line, and the rest only for deadbands and tags. Unchanged lines keep their
+bytes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _TAG_SETS: Final = 256
 _NO_TAGS: Final = Raw(b"{}")
 
 MAX_LINE: Final = 2048
-"""Bytes up to which a reading is aggregated, for a window holds its tags and may hold its text."""
+"""Largest aggregated line in bytes; windows keep tags and text."""
 _LONGEST: Final = MAX_NAME - len("_count")
 _FIRST_SECOND: Final = -62_135_596_800
-"""Of the year 1."""
+"""Of year 1."""
 _EPOCH: Final = datetime(1970, 1, 1)
 _STAMPED: Final = f'{MACHINE_OFFSET}"'.encode()
 PART_TAG: Final = "window_part"
-"""On a reading of a window that was closed before: which part of it this is, from 2."""
+"""Part number of a reopened window, from 2."""
 
 _TAGS: Final = msgspec.json.Decoder(dict[str, Raw])
 
@@ -62,8 +62,7 @@ _name: Final = attrgetter("metric", "device")
 
 
 class Routed(Struct):
-    """The lines of a chunk that go to one class: NDJSON, which of the chunk's lines they are, and what of the
-    series under a deadband they send."""
+    """A class's lines of a chunk: NDJSON, line numbers, and sent series under deadbands."""
 
     cls: str
     rows: list[bytes] = field(default_factory=list)
@@ -76,8 +75,10 @@ class Routed(Struct):
 
 
 class Gathered(Struct):
-    """What a chunk adds to windows: the `rows` of each class, and which of the chunk's lines they are.
-    `wanted` says that a rule is there to aggregate some, though there may be no place for them."""
+    """A chunk's additions to windows: `rows` by class, and line numbers.
+
+    `wanted` tells that a rule aggregates, even without space.
+    """
 
     rows: dict[str, list[bytes]] = field(default_factory=dict)
     numbers: list[int] = field(default_factory=list)
@@ -94,25 +95,26 @@ class Gathered(Struct):
         return int.from_bytes(lines, "little")
 
     def parts(self) -> list[OpenWindow]:
-        """What is added to each window."""
+        """Return the additions per window."""
         return [added(window, self.readings[key]) for key, window in self.windows.items()]
 
 
 class Split(Struct):
-    """A chunk taken apart. `as_it_is` is the class when all of it goes there unchanged; otherwise `routed`
-    and `gathered`. `dropped` counts readings by rule and reason (`drop`, `deadband` or `sample`)."""
+    """A split chunk. `as_it_is` is the class of an unchanged chunk; otherwise `routed` and `gathered`.
+
+    `dropped` counts readings by rule and reason (`drop`, `deadband` or `sample`).
+    """
 
     as_it_is: str | None = None
     routed: list[Routed] = field(default_factory=list)
     gathered: Gathered = field(default_factory=Gathered)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     part: bytes = b""
-    """What each part of the request is marked with (`request_part`), whatever deadbands hold back."""
+    """Mark of each part of the request (`request_part`), whatever deadbands hold back."""
 
 
 class Splitter:
-    """Takes the chunks of one input apart, whose lines have `ts` and `device`. Without `windows` no reading
-    is aggregated."""
+    """Splits chunks of one input. Without `windows` nothing is aggregated."""
 
     def __init__(self, book: Rulebook, deadbands: Deadbands, windows: OpenWindows | None = None) -> None:
         self._book, self._deadbands, self._windows = book, deadbands, windows
@@ -126,8 +128,9 @@ class Splitter:
     def split(
         self, payload: bytes, cls: str, now: float, left_out: int = 0, *, gathers: bool = True
     ) -> Split:
-        """Take a payload of class `cls` apart, without the lines of the bitmap `left_out`; `now` is in
-        monotonic seconds. Unless it `gathers`, readings to aggregate are sent as they are."""
+        """Split a payload without the bitmap `left_out`; `now` in monotonic seconds. Aggregates only if
+        `gathers`.
+        """
         names = self._names(payload)
         verdicts = {name: self._verdict(name) for name in set(names)}
         keeps = {name: verdict.keeps_line for name, verdict in verdicts.items()}
@@ -168,7 +171,7 @@ class Splitter:
     def _sent(
         self, row: bytes, name: _Named, verdict: RuleResult, now: float, moves: Moves, split: Split
     ) -> bytes | None:
-        """A line as it is sent, None when it is not."""
+        """Return a line to send, or None."""
         if verdict.dropped_by is not None:
             split.dropped[verdict.dropped_by, "drop"] += 1
             return None
@@ -178,7 +181,7 @@ class Splitter:
         return with_tags(row, verdict.tags) if verdict.tags else row
 
     def _names(self, payload: bytes) -> list[_Named]:
-        """Metric and device of each line, or the metric alone."""
+        """Return metric and device of lines, or the metric alone."""
         return list(map(_name if self._book.needs_device else _metric, self._decode(payload)))
 
     def _sends(self, row: bytes, name: _Named, band: Band, now: float, moves: Moves) -> bool:
@@ -189,7 +192,7 @@ class Splitter:
         return self._deadbands.sends(key, band.last_sent(series.value, ts, now), band, moves)
 
     def _gathers(self, row: bytes, name: _Named, plan: WindowPlan, cls: str, gathered: Gathered) -> bool:
-        """Whether a line goes into a window instead of being sent."""
+        """Tell whether a line goes into a window."""
         if self._windows is None or len(row) > MAX_LINE:
             return False
         series = _SERIES.decode(row)
@@ -229,7 +232,7 @@ class Splitter:
 
 
 class _Line(Struct, gc=False):
-    """A reading with its values as they stand in the line."""
+    """A reading with raw values."""
 
     ts: Raw
     device: Raw
@@ -242,8 +245,7 @@ _LINE: Final = msgspec.json.Decoder(_Line)
 
 
 def with_tags(line: bytes, tags: tuple[tuple[str, str], ...]) -> bytes:
-    """The line, a valid reading, with these tags. A tag that it has already stays as it is, and none is added
-    to the `MAX_TAGS` that a reading may have; all values stay as they were written."""
+    """Add tags to a valid line, up to `MAX_TAGS`; existing tags and all values stay as written."""
     reading = _LINE.decode(line)
     added = _added(bytes(reading.tags), tags)
     if not added:
@@ -261,7 +263,7 @@ def with_tags(line: bytes, tags: tuple[tuple[str, str], ...]) -> bytes:
 
 
 def _added(own: bytes, tags: tuple[tuple[str, str], ...]) -> list[bytes]:
-    """Those of the tags, as members of an object, that are added to tags which stand there as `own`."""
+    """Return the tags missing in `own`, as JSON members."""
     encoded = _encoded(tags)
     # Without an escape a tag has four quotation marks, and its name can be written in one way only.
     fits = b"\\" not in own and own.count(b'"') // 4 + len(tags) <= MAX_TAGS
@@ -276,7 +278,6 @@ def _added(own: bytes, tags: tuple[tuple[str, str], ...]) -> list[bytes]:
 
 @lru_cache(_TAG_SETS)
 def _encoded(tags: tuple[tuple[str, str], ...]) -> list[tuple[bytes, bytes]]:
-    """Each tag's name and the whole tag, as JSON."""
     return [(_text(name), _text(name) + b":" + _text(value)) for name, value in tags]
 
 
@@ -285,7 +286,7 @@ def _text(text: str) -> bytes:
 
 
 def aggregate_lines(window: OpenWindow, part: int) -> list[bytes]:
-    """The readings that come of this part of a window, the lines of each without a newline."""
+    """Return the readings of a window's part, without newlines."""
     ts = (_EPOCH + timedelta(seconds=window.begin)).isoformat() + window.offset
     own = {"tags": Raw(window.tags.encode())} if window.tags else {}
     lines = [

@@ -1,4 +1,4 @@
-"""The idempotency keys of requests whose lines were taken into windows. No I/O but the machine's clocks."""
+"""Keeps idempotency keys of aggregated requests. No I/O except clocks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from agent.leaf.publish.idempotency import KNOWN_SECONDS, Ages, key_reused, name
 from agent.leaf.rules.record_log import KnownKey, WrittenAt
 
 KEY_SECONDS: Final = 2 * KNOWN_SECONDS
-"""Longer than the core knows the rest of a request, which may be stored that much later."""
+"""Longer than the core knows a request whose rest may be stored later."""
 MAX_KEYS: Final = 200_000
 
 
 class TakenKeys:
-    """The keys that are known, each for `KEY_SECONDS`, the oldest first."""
+    """Known keys for `KEY_SECONDS`, oldest first."""
 
     def __init__(self) -> None:
         self._clock = ClockReader()
@@ -28,13 +28,14 @@ class TakenKeys:
         return bool(self._keys)
 
     def now(self) -> WrittenAt:
-        """This moment, as records carry it."""
+        """Return this moment for records."""
         now = self._clock.look()
         return WrittenAt(now.wall, str(now.clock))
 
     def lines_of(self, request: Request) -> int | None:
-        """The lines of a request that were taken in, as a bitmap; None where it is not known. Raises
-        `RefusedError` when its key came with another content."""
+        """Return a bitmap of a request's aggregated lines, or None. Raises `RefusedError` for
+        other content.
+        """
         self._expire()
         known = self._keys.get(name_of(request))
         if known is None:
@@ -44,8 +45,7 @@ class TakenKeys:
         return known[1]
 
     def record(self, request: Request, bitmap: int, at: WrittenAt) -> KnownKey:
-        """The record of a request of which these lines are taken in. Raises `RefusedError` where too many
-        are known."""
+        """Return a request's record. Raises `RefusedError` at the limit."""
         self._expire()
         if len(self._keys) >= MAX_KEYS:
             text = f"{MAX_KEYS} idempotency keys of aggregated readings are known"
@@ -53,11 +53,11 @@ class TakenKeys:
         return KnownKey(name_of(request), request.mark, f"{bitmap:x}", KEY_SECONDS, at.wall, at.clock)
 
     def add(self, key: KnownKey, now: float) -> None:
-        """Its record is on disk."""
+        """Add a key whose record is on disk."""
         self._keys[key.name] = (key.mark, int(key.lines, 16), now + key.left)
 
     def records(self, at: WrittenAt) -> list[KnownKey]:
-        """All that are known, as of now."""
+        """Return all known keys."""
         self._expire()
         now = loop_time()
         return [
@@ -66,7 +66,7 @@ class TakenKeys:
         ]
 
     def load(self, keys: Iterable[KnownKey]) -> None:
-        """These were written before, the oldest first."""
+        """Load earlier keys, oldest first."""
         known, now = list(keys), loop_time()
         self._keys.clear()
         for key, age in zip(known, self.ages(WrittenAt(key.wall, key.clock) for key in known), strict=True):
@@ -74,7 +74,7 @@ class TakenKeys:
                 self.add(key, now - age)
 
     def ages(self, moments: Iterable[WrittenAt | None]) -> list[float]:
-        """How many seconds ago each of these was, the oldest first; 0 where that was not written."""
+        """Return ages in seconds, oldest first; 0 if unknown."""
         ages, found = Ages(self._clock.look()), list[float]()
         for at in reversed(list(moments)):
             found.append(0.0 if at is None else ages.of(Instant(at.wall, parse_clock(at.clock))))

@@ -1,9 +1,8 @@
-"""Windows of readings that are sent as aggregates. Pure: the caller brings the time.
+"""Aggregates readings in windows. Pure; times come from the caller.
 
-A window is closed once its series has a reading `late` seconds behind its end, by `ts`, or once its length
-and `late` have passed since it was opened, by the agent's clock. What comes after that opens it again, until
-that time has passed, and is a further part of it. Sums are exact, so it does not matter in which order
-readings come."""
+A window closes when its series has a reading `late` seconds after its end, or its length plus `late` passed
+since opening. Later readings reopen it as a further part. Sums are exact, so order does not matter.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +13,20 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 MAX_OPEN: Final = 10_000
-"""Windows that are open at once, about 20 MB."""
+"""Most open windows, about 20 MB."""
 MAX_CLOSED: Final = 20_000
-"""Closed windows that are remembered, so that a further part of one is known as such."""
+"""Remembered closed windows, to number further parts."""
 
 _NEVER: Final = -1e18
 """Before every `ts`."""
 
 Number = int | float
 Shape = tuple[tuple[str, ...], int]
-"""The aggregates that a rule asks for, and the length of its windows in seconds."""
+"""A rule's aggregates and window length in seconds."""
 
 
 class WindowPlan(NamedTuple):
-    """What a rule makes of readings: the aggregates, from windows of `length` seconds, that wait for `late`
-    seconds."""
+    """A rule's aggregates over windows of `length` seconds that wait `late` seconds."""
 
     rule: str
     functions: tuple[str, ...]
@@ -37,12 +35,12 @@ class WindowPlan(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """What tells its windows from those of another rule."""
+        """Distinguishes its windows from another rule's."""
         return self.functions, self.length
 
 
 class OpenWindow(Struct, array_like=True):
-    """A window of a series, or what one chunk adds to it."""
+    """A series' window, or a chunk's addition to it."""
 
     series: bytes
     begin: int
@@ -50,39 +48,38 @@ class OpenWindow(Struct, array_like=True):
     rule: str
     functions: tuple[str, ...]
     length: int
-    """In seconds, as is `late`."""
+    """In seconds, as `late`."""
     late: float
     cls: str
     metric: str
     device: str
     tags: str
-    """As they stand in the lines."""
+    """As in the lines."""
     offset: str
-    """The end of each `ts`: its offset from UTC."""
+    """UTC offset of each `ts`."""
     last_ts: float = _NEVER
     last: Number | str | bool = 0
-    """The value with the latest `ts`."""
+    """Value with the latest `ts`."""
     count: int = 0
-    """Of all readings."""
+    """All readings."""
     numbers: int = 0
-    """How many readings are numbers; `total`, `least` and `most` are of these."""
+    """Numeric readings, covered by `total`, `least` and `most`."""
     total: str = "0/1"
-    """An exact fraction, hexadecimal."""
+    """Exact fraction in hexadecimal."""
     least: Number = 0
     most: Number = 0
 
     @property
     def shape(self) -> Shape:
-        """That of its rule."""
         return self.functions, self.length
 
     @property
     def key(self) -> bytes:
-        """Which window it is, of all."""
+        """Return the window's key."""
         return self.series + self.begin.to_bytes(8, "big", signed=True)
 
     def merge(self, other: OpenWindow) -> None:
-        """Take in what came later."""
+        """Merge later readings."""
         if other.last_ts >= self.last_ts:
             self.last_ts, self.last = other.last_ts, other.last
         if other.numbers:
@@ -94,7 +91,7 @@ class OpenWindow(Struct, array_like=True):
         self.count += other.count
 
     def values(self) -> dict[str, Any]:
-        """The aggregates by function; those of numbers only where it has some."""
+        """Return aggregates by function; numeric ones only with numbers."""
         found: dict[str, Any] = {"last": self.last, "count": self.count}
         if self.numbers:
             over, under = _fraction(self.total)
@@ -104,8 +101,7 @@ class OpenWindow(Struct, array_like=True):
 
 
 def added(window: OpenWindow, readings: Sequence[tuple[float, Number | str | bool]]) -> OpenWindow:
-    """A window, of which only the names are known, with these readings, each a `ts` and a value, as they
-    came."""
+    """Return a named window with these (`ts`, value) readings."""
     for ts, value in readings:
         if ts >= window.last_ts:
             window.last_ts, window.last = ts, value
@@ -125,13 +121,13 @@ def _fraction(text: str) -> tuple[int, int]:
 
 
 def _plus(first: str, second: str) -> str:
-    """The sum of two fractions whose denominators are powers of two."""
+    """Add two fractions with power-of-two denominators."""
     (over, under), (other, finer) = sorted(map(_fraction, (first, second)), key=lambda fraction: fraction[1])
     return f"{over * (finer // under) + other:x}/{finer:x}"
 
 
 class OpenWindows:
-    """The open windows of all series, and which were closed lately. Times are monotonic seconds."""
+    """Open and recently closed windows of all series. Monotonic seconds."""
 
     def __init__(self, max_open: int = MAX_OPEN, max_closed: int = MAX_CLOSED) -> None:
         self._max_open, self._max_closed = max_open, max_closed
@@ -144,15 +140,15 @@ class OpenWindows:
 
     @property
     def crowded(self) -> bool:
-        """Whether half of those that may be open are."""
+        """Whether half of the limit is open."""
         return 2 * len(self) > self._max_open
 
     def takes(self, series: bytes, begin: int, more: int) -> bool:
-        """Whether a reading of this window has a place beside `more` windows: it is open, or may be."""
+        """Tell whether a window is open or may open beside `more` windows."""
         return len(self) + more < self._max_open or begin in self._open.get(series, ())
 
     def add(self, part: OpenWindow, now: float) -> bool:
-        """Take in what a chunk adds to a window; returns whether that was closed already."""
+        """Add readings; returns whether the window was closed before."""
         windows = self._open.setdefault(part.series, {})
         if part.begin in windows:
             windows[part.begin].merge(part)
@@ -162,8 +158,7 @@ class OpenWindows:
         return part.key in self._closed
 
     def due(self, now: float, shapes: Collection[Shape], most: int) -> list[OpenWindow]:
-        """Those that are to be closed, the earliest `most` of them; of other rules than of these `shapes`
-        all are."""
+        """Return the earliest `most` windows to close; includes all of rules not in `shapes`."""
         found = []
         for windows in self._open.values():
             newest = max(window.last_ts for window in windows.values())
@@ -177,11 +172,11 @@ class OpenWindows:
         return sorted(found, key=lambda window: window.begin)[:most]
 
     def part(self, window: OpenWindow) -> int:
-        """Which part of its window this is, from 1."""
+        """Return the part number of a window, from 1."""
         return self._closed.get(window.key, 0) + 1
 
     def close(self, keys: Iterable[bytes]) -> None:
-        """These are closed. One that is not open was opened by a record that is damaged."""
+        """Close windows; ignores unknown ones from damaged records."""
         for key in keys:
             series, begin = key[:-8], int.from_bytes(key[-8:], "big", signed=True)
             windows = self._open.get(series, {})
@@ -193,7 +188,7 @@ class OpenWindows:
         self._forget()
 
     def remember(self, parts: Iterable[tuple[bytes, int]]) -> None:
-        """Windows that were closed before, each with the parts of it."""
+        """Load closed windows with their parts."""
         self._closed.update(parts)
         self._forget()
 
@@ -201,11 +196,11 @@ class OpenWindows:
         return [window for windows in self._open.values() for window in windows.values()]
 
     def ages(self, now: float) -> list[float]:
-        """For how many seconds each of `open()` has been open."""
+        """Return how long each open window is open, in seconds."""
         return [now - self._opened[window.key] for window in self.open()]
 
     def closed(self) -> list[tuple[bytes, int]]:
-        """The windows closed lately, as `remember` takes them."""
+        """Return recently closed windows for `remember`."""
         return list(self._closed.items())
 
     def _forget(self) -> None:

@@ -1,9 +1,8 @@
-"""The input `exec`: runs a command, at intervals or for good, and takes the lines that it prints.
+"""Runs a command, at intervals or permanently, and stores its printed lines: the input `exec`.
 
-What it prints is read no faster than it can be stored: its `write` waits meanwhile. What was read is
-submitted until it is stored. A command that is ended goes with all that it has started, also when the agent
-is killed: a small process of its own sees to that (`agent.leaf.inputs.exec.reaper`). docs/inputs.md says how
-it is run, when again, and what may be lost.
+A full store blocks the command's `write`. Lines read are submitted until stored. A separate process
+(`agent.leaf.inputs.exec.reaper`) ends the command with its descendants, even when the agent is killed.
+docs/inputs.md describes restarts and losses.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from agent.leaf.intake import Intake
 
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 _STEADY: Final = 60.0
-"""A command that ran longer is started again after the first delay."""
+"""A command that ran this long restarts after the first delay."""
 
 
 class ExecInput(ConfiguredInput[ExecOptions]):
@@ -74,7 +73,7 @@ class ExecInput(ConfiguredInput[ExecOptions]):
             yield f"line is {options.line} bytes; take {LEAST_LINE} bytes to 4MiB"
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Run the command until `stopping` is set, then end it and store what it has printed."""
+        """Run the command until `stopping`, then end it and store its output."""
         options, self._stopping = self._options, stopping
         self._submitter = RetryingSubmitter(options, self._metrics, intake, stopping, self._log)
         self._parser = options.parser(intake.domain)
@@ -103,7 +102,7 @@ class ExecInput(ConfiguredInput[ExecOptions]):
             await event_within(self._stopping, backoff.next())
 
     async def _once(self, timeout: float | None, limit: int | None) -> str | None:
-        """Run the command and store what it prints, at most `limit` bytes. Returns what went wrong."""
+        """Run the command and store at most `limit` bytes. Returns the fault."""
         async with asyncio.TaskGroup() as group:
             buffer = Buffer(MAX_SHARE, group)
             program = Program(

@@ -1,5 +1,4 @@
-"""Runs the command of an `exec` input once. What it prints is gathered, its standard error goes to the log,
-and it is ended with all that it has started."""
+"""Runs the command of an `exec` input once, with its descendants; logs its standard error."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 GRACE: Final = 3.0
 """Seconds from SIGTERM to SIGKILL."""
 _LATE: Final = 2.0
-"""Seconds more, after which the reaper itself is killed."""
+"""Further seconds until the reaper is killed."""
 CLOSED: Final = 5.0
-"""Seconds that a command which is to run for good may go on once it has closed its output."""
+"""Seconds that a permanent command may run after closing its output."""
 _MAX_LOGGED: Final = 500
 _ORIGIN: Final = "the command"
 _REAPER: Final = str(Path(reaper.__file__).resolve())
@@ -33,7 +32,7 @@ _STDOUT, _STDERR = 1, 2
 
 
 class Program(asyncio.SubprocessProtocol):
-    """A command that runs. `limit` bounds what it may print, in bytes; None: as much as it likes."""
+    """A running command. `limit` bounds its output in bytes; None for no limit."""
 
     def __init__(
         self,
@@ -65,8 +64,9 @@ class Program(asyncio.SubprocessProtocol):
         buffer.join(self._source)
 
     async def run(self, stopping: asyncio.Event, timeout: float | None) -> str | None:
-        """Run to its end, which comes when `stopping` is set or after `timeout` seconds at the latest; what
-        went wrong, None when nothing did. Raises `OSError` when it can't be started."""
+        """Run until the end, `stopping`, or `timeout` seconds; returns the fault or None.
+        Raises `OSError`.
+        """
         options = self._options
         loop = asyncio.get_running_loop()
         arguments = [sys.executable, "-I", "-S", _REAPER, str(os.getpid()), str(GRACE), *options.command]
@@ -139,7 +139,6 @@ class Program(asyncio.SubprocessProtocol):
             self._closed = loop.call_later(CLOSED, self._end, "it runs on and has closed its output")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The process has ended, and all of its pipes."""
         if self._closed is not None:
             self._closed.cancel()
         last = self._cutter.end()
@@ -192,6 +191,6 @@ class Program(asyncio.SubprocessProtocol):
 
 
 def shown(line: bytes) -> str:
-    """A line as it may be shown on a terminal."""
+    """Return a line safe for terminals."""
     text = logs.shown(line.decode(errors="backslashreplace"))
     return text if len(text) <= _MAX_LOGGED else f"{text[:_MAX_LOGGED]}…"

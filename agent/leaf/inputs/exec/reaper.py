@@ -1,12 +1,8 @@
-"""Runs one command, and ends all that it has started with it.
+"""Runs `reaper.py PARENT GRACE COMMAND…`, and ends the command with all its descendants.
 
-`reaper.py PARENT GRACE COMMAND…` ends the command, by SIGTERM and after GRACE seconds by SIGKILL, when it
-gets SIGTERM itself, and when PARENT dies, even by SIGKILL. When the command has ended, so must all that it
-has started: orphans become children of the reaper (PR_SET_CHILD_SUBREAPER), also those that have left its
-process group. The exit code is the command's, 128 and the number where a signal ended it.
-
-A program of its own, for only a parent is given orphans; it uses the standard library only and no other part
-of the agent.
+It sends SIGTERM, then SIGKILL after GRACE seconds, on its own SIGTERM or when PARENT dies. As subreaper
+(PR_SET_CHILD_SUBREAPER) it adopts orphans that left the process group. The exit code is the command's, or 128
+plus the signal. It imports only the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ _CANNOT_START: Final = 127
 
 
 def main(parent: int, grace: float, command: list[str]) -> int:
-    """Run the command to its end and that of all it has started."""
+    """Run the command and wait for all its descendants."""
     _prctl(_SUBREAPER, 1)
     _prctl(_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
@@ -47,8 +43,7 @@ def main(parent: int, grace: float, command: list[str]) -> int:
 
 
 def _close_others() -> None:
-    """Close all but input and outputs: uvloop leaves the originals of the outputs open beside them, so that
-    nothing tells that the command has closed its own."""
+    """Close other descriptors: uvloop leaves copies of the outputs open, which would hide their closing."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         if int(entry.name) > 2:
             with contextlib.suppress(OSError):
@@ -105,7 +100,7 @@ def _tell_all(group: int, number: signal.Signals) -> None:
 
 
 def _children() -> list[int]:
-    """The child processes of this one; an orphan becomes one later."""
+    """Return the child processes, including adopted orphans."""
     me = os.getpid()
     children = []
     for entry in Path("/proc").iterdir():

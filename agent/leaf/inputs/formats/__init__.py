@@ -1,6 +1,4 @@
-"""The formats of lines that an input may take: NDJSON, or Influx line protocol. A parser parts good lines
-from bad ones, for senders that cannot be sent a whole body back; and lines are cut from a stream that comes
-in pieces, and from a file that grows. No I/O."""
+"""Parses and cuts lines of NDJSON or Influx line protocol, separating good lines from bad. No I/O."""
 
 from __future__ import annotations
 
@@ -21,41 +19,41 @@ Format = Literal["ndjson", "influx"]
 Precision = Literal["ns", "us", "ms", "s", "m", "h"]
 LEAST_LINE: Final = 256
 MAX_LINE: Final = LARGE_LINE
-"""Bytes of a line that an input can be set to take."""
+"""Largest configurable line in bytes."""
 _BLOCK: Final = 8 * 1024
-"""Bytes of line protocol that are parsed at a time: half a millisecond, and 15 ms where each two are a bad
-line."""
+"""Bytes of line protocol parsed at once: half a millisecond, 15 ms for worst-case bad lines."""
 _MAX_READINGS: Final = 4 * 2**20
-"""Bytes that the readings of a line may have: one of many fields repeats its tags in each reading."""
+"""Most bytes of one line's readings, which repeat its tags."""
 
 
 class Parsed(Struct, frozen=True):
-    """The good lines of a block as NDJSON of `count` readings, and its bad lines."""
+    """Good lines of a block as NDJSON of `count` readings, and its bad lines."""
 
     payload: bytes
     count: int
     bad: tuple[tuple[int, str], ...] = ()
-    """The offset of each bad line in the block, and why it is bad."""
+    """Offset and fault of each bad line."""
 
 
 class LineParser(Protocol):
-    """Parses the lines of one format."""
-
     self_ending: bool
-    """Whether a line that was cut off can't pass for a whole one."""
+    """Whether a truncated line is never valid."""
 
     def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
-        """The lines of a block that arrived at `now_ns` (ns since 1970), in parts of a few milliseconds; the
-        offsets of bad lines count from the beginning of the block."""
+        """Yield the parsed lines of a block in parts of a few milliseconds. Bad offsets count from the
+        block's start.
+
+        `now_ns` is the arrival in ns since 1970.
+        """
 
 
 def make_parser(kind: Format, domain: str, *, precision: Precision, device_tag: str) -> LineParser:
-    """The parser of a format; `precision` and `device_tag` are for line protocol."""
+    """Return the parser of a format; `precision` and `device_tag` apply to line protocol."""
     return _NdjsonParser(domain) if kind == "ndjson" else _InfluxParser(domain, precision, device_tag)
 
 
 async def parse_lines(parser: LineParser, lines: bytes, now_ns: int) -> Parsed:
-    """Parse a block, and give way to the rest of the agent between its parts."""
+    """Parse a block, yielding to the event loop between parts."""
     parts: list[Parsed] = []
     pacer = Pacer()
     for part in parser.parts(lines, now_ns):
@@ -65,19 +63,17 @@ async def parse_lines(parser: LineParser, lines: bytes, now_ns: int) -> Parsed:
 
 
 def split_valid(lines: bytes, domain: str, now_ns: int) -> Parsed:
-    """Part the good lines of NDJSON from bad ones. `now_ns` (ns since 1970) and `domain` fill in what a line
-    leaves out."""
+    """Separate good NDJSON lines from bad. `now_ns` (ns since 1970) and `domain` fill missing fields."""
     return join_parsed(list(split_valid_parts(lines, domain, now_ns)))
 
 
 def split_valid_parts(lines: bytes, domain: str, now_ns: int) -> Iterator[Parsed]:
-    """Like `split_valid`, in parts of a few milliseconds."""
+    """Do `split_valid` in parts of a few milliseconds."""
     for good, bad in split_slices(lines, domain, now_ns):
         yield Parsed(good.payload, good.count, tuple(bad))
 
 
 def join_parsed(parts: list[Parsed]) -> Parsed:
-    """Parts as one."""
     if len(parts) == 1:
         return parts[0]
     return Parsed(
@@ -127,7 +123,6 @@ class _InfluxParser:
 
 
 def _by_offset(rows: list[bytes], reasons: dict[int, str], offset: int) -> tuple[tuple[int, str], ...]:
-    """The bad rows by offset instead of number; the first row is at `offset`."""
     bad = []
     for number, row in enumerate(rows):
         if number in reasons:
@@ -137,7 +132,7 @@ def _by_offset(rows: list[bytes], reasons: dict[int, str], offset: int) -> tuple
 
 
 def _blocks(lines: bytes, size: int) -> Iterator[tuple[int, bytes]]:
-    """Whole lines of about `size` bytes at a time, with their offset."""
+    """Yield blocks of whole lines of about `size` bytes, with offsets."""
     begin = 0
     while begin < len(lines):
         end = lines.rfind(b"\n", begin, begin + size) + 1 or lines.find(b"\n", begin) + 1 or len(lines)
@@ -146,8 +141,9 @@ def _blocks(lines: bytes, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 class LineCutter:
-    """Cuts a stream into whole lines of at most `longest` bytes, newline included. Skips longer ones and
-    counts them in `too_long`; holds no more than `longest` bytes of an unfinished line."""
+    """Cuts a stream into lines of at most `longest` bytes with newline. Skips longer lines, counted in
+    `too_long`.
+    """
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -157,11 +153,11 @@ class LineCutter:
 
     @property
     def kept(self) -> int:
-        """Bytes of the line that is not finished."""
+        """Bytes of the unfinished line."""
         return len(self._rest)
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that `data` finishes, each with its newline."""
+        """Return lines completed by `data`, with newlines."""
         if self._skipping:
             begin = data.find(b"\n") + 1
             if not begin:
@@ -177,7 +173,7 @@ class LineCutter:
         return lines if self._fits(lines) else self._without_long(lines)
 
     def end(self) -> bytes:
-        """The last line, where the stream ended without its newline, which is added; empty otherwise."""
+        """Return the last, unterminated line with an added newline, or b""."""
         rest, self._rest = bytes(self._rest), bytearray()
         return rest + b"\n" if rest else b""
 
@@ -189,7 +185,7 @@ class LineCutter:
         self.too_long += 1
 
     def _fits(self, lines: bytes) -> bool:
-        """Whether no line is too long: a look at each stretch of that length, not at each line."""
+        """Tell whether no line is too long, by one look per `longest` bytes."""
         begin = 0
         while len(lines) - begin > self._longest:
             begin = lines.rfind(b"\n", begin, begin + self._longest) + 1
@@ -205,9 +201,7 @@ class LineCutter:
 
 
 class ReadLimits(Struct, frozen=True):
-    """What is taken at a time: at most `bytes` and `lines`, but always one line where there is one. `line` is
-    the longest line in bytes, newline included, and how much is read at once; a longer one is not waited
-    for."""
+    """Reads at most `bytes` and `lines`, but one line at least. `line` is the longest line with newline."""
 
     line: int = contract.MAX_BATCH_BYTES
     bytes: int = contract.MAX_BATCH_BYTES
@@ -215,9 +209,10 @@ class ReadLimits(Struct, frozen=True):
 
 
 class FileCut(NamedTuple):
-    """What to make of bytes read at an offset: the lines are `data[start:stop]`, the next read begins at
-    `stop`. `skipping` says that it then begins inside a line that is too long, `too_long` that one was
-    met."""
+    """Lines are `data[start:stop]`; the next read begins at `stop`.
+
+    `skipping` means that it begins inside an overlong line; `too_long` that one was found.
+    """
 
     start: int
     stop: int
@@ -226,9 +221,10 @@ class FileCut(NamedTuple):
 
 
 def cut_file(data: bytes, limits: ReadLimits, *, skipping: bool = False, last: bool = False) -> FileCut:
-    """Find the whole lines at the beginning of `data`, which holds `limits.line` bytes or all there is.
-    `skipping` as the cut before said. `last` says that nothing will be appended any more: what then stands at
-    the end without a newline is a line too."""
+    """Find whole lines at the start of `data`, which has `limits.line` bytes or everything.
+
+    `skipping` is from the previous cut. `last` accepts an unterminated last line.
+    """
     start = data.find(b"\n") + 1 if skipping else 0
     if skipping and not start:
         return FileCut(len(data), len(data), skipping=True)

@@ -1,9 +1,6 @@
-"""What is remembered of line protocol from one body to the next, in the form in which it is stored: names
-with their tags; and many lines at once, if all of them are of the commonest form. No I/O.
+"""Caches names and tags of line protocol in stored form, and parses many common lines by column. No I/O.
 
-Many lines are taken by the column: they are cut into tokens by one split, names are looked up, and the values
-of all lines are checked by one decoder of JSON. What this takes, it takes as a look at each line would
-(`line_protocol`), and it takes all lines or none.
+The column parser accepts all lines or none, with the same results as `line_protocol`.
 """
 
 from __future__ import annotations
@@ -38,40 +35,40 @@ PRECISIONS: Final = {
     "m": 60 * 10**9,
     "h": 3600 * 10**9,
 }
-"""Nanoseconds by the names that `/write` and `/api/v2/write` have for them."""
+"""Nanoseconds per name of `/write` and `/api/v2/write`."""
 _CACHED: Final = 4 * 2**20
-"""Bytes of names that are remembered, with the objects that hold them."""
+"""Bytes of cached names with their objects."""
 _OBJECTS: Final = 200
-"""Bytes of the objects that hold a name and what is remembered of it."""
+"""Bytes of objects per cached name."""
 _MAX_COLUMNS: Final = 256
-"""Fields of a line that is remembered as a whole."""
+"""Fields of a cached line."""
 _MAX_ROW: Final = 64 * 1024
-"""Bytes of its readings without their values."""
+"""Bytes of its readings without values."""
 _split_tags = re.compile(rb"(?<!\\),").split
 _split_tag = re.compile(rb"(?<!\\)=").split
 Row = tuple[bytes, bytes, bytes]
-"""Of the readings of a line: all of them, with a NUL where each begins and `%b` for its value; and what
-stands before the value of the first, and behind each."""
+"""A line's readings with NUL at each start and `%b` for values, the text before the first value and after
+each.
+"""
 
 
 class LineCache:
-    """Remembers the lines of one domain. `device_tag` names the tag whose value is the device."""
+    """Caches lines of one domain. `device_tag` is the tag with the device."""
 
     def __init__(self, domain: str, device_tag: str) -> None:
         self._domain = domain
         self._device_tag = device_tag
         self.stamps = Stamps()
         self.heads: dict[bytes, _Head] = {}
-        """By measurement and tags as they stand in a line; `head` adds a missing one."""
+        """By measurement and tags of a line; `head` adds missing ones."""
         self.rows: dict[bytes, dict[bytes, Row]] = {}
-        """By all names of fields of a line, and then by its measurement and tags, as `row` has them; that
-        adds a missing one."""
+        """By all field names, then by measurement and tags; `row` adds missing ones."""
         self._shared: dict[bytes, bytes] = {}
-        """What is the same for many lines, so that it is in memory and in the processor's cache once."""
+        """Shared texts, kept once in memory."""
         self._cached = 0
 
     def head(self, key: bytes) -> _Head:
-        """Measurement and tags, as they stand in a line; raises `LineError`."""
+        """Return measurement and tags; raises `LineError`."""
         if key.startswith(b"#"):
             raise LineError("a line of comment")
         first, *pairs = _split_tags(key, contract.MAX_TAGS + 2)
@@ -100,7 +97,7 @@ class LineCache:
         return head
 
     def field(self, head: _Head, raw: bytes) -> bytes:
-        """What stands before the value of a field; raises `LineError`."""
+        """Return the text before a field's value; raises `LineError`."""
         before = head.fields.get(raw)
         if before is not None:
             return before
@@ -112,9 +109,11 @@ class LineCache:
         return before
 
     def row(self, key: bytes, names: bytes) -> Row:
-        """The readings of a line: `key` is a newline, measurement and tags, `names` are a newline and those
-        of its fields with `=` behind each. Raises `LineError` for a line that is bad, and for one that is too
-        long to be remembered."""
+        """Return a line's readings. `key` is newline, measurement and tags; `names` are newline and fields
+        with `=`.
+
+        Raises `LineError` for bad lines and lines too long to cache.
+        """
         if (known := self.rows.get(names, {}).get(key)) is not None:
             return known
         raws = names[1:].split(b"=")
@@ -132,7 +131,6 @@ class LineCache:
         return row
 
     def _share(self, text: bytes) -> bytes:
-        """The same as one object for all that are equal."""
         return self._shared.setdefault(text, text)
 
     def _remember(self, size: int) -> None:
@@ -145,8 +143,7 @@ class LineCache:
 
 
 class _Head:
-    """What the readings of one measurement and its tags share: all before the value, by field, and all after
-    it."""
+    """Text before (by field) and after the value of readings with one measurement and tags."""
 
     __slots__ = ("before", "cost", "fields", "measurement", "tail")
 
@@ -155,7 +152,7 @@ class _Head:
         self.before = before
         self.tail = tail
         self.cost: Final = len(before) + len(measurement) + len(tail) + 60
-        """Bytes that each reading takes at most beside its field and value."""
+        """Most bytes of a reading beside field and value."""
         self.fields: dict[bytes, bytes] = {}
 
 
@@ -164,24 +161,26 @@ def _too_many_tags() -> LineError:
 
 
 _BEYOND: Final = 2**53
-"""A whole number without `i` is a float, which from here on may not be what its digits say."""
+"""From here an integer without `i` may lose digits as float."""
 _Number = float | Annotated[int, Meta(gt=-_BEYOND, lt=_BEYOND)] | bool
 _check: Final = msgspec.json.Decoder(list[_Number]).decode
 _not_whole: Final = re.compile(rb"[^0-9,i-][0-9-]*+i").search
-"""A value that ends in `i` and is more than a sign and digits."""
+"""Values ending in `i` that are not sign and digits."""
 _before, _tail = itemgetter(1), itemgetter(2)
 """Of a row."""
 _MAX_LINES: Final = 1500
-"""Shorter lines are more readings than a step may have."""
+"""More short lines would exceed a step's readings."""
 
 
 def take_rows(
     piece: bytes, cache: LineCache, unit: int, arrival: Callable[[], bytes], limit: int
 ) -> tuple[bytes, int, int] | None:
-    """Whole lines without quote, backslash, carriage return and idle line as NDJSON of at most `limit` bytes,
-    with the number of readings and of lines; None where a line has another form, or is bad. `unit` is the
-    nanoseconds of a step of times, `arrival` returns how a reading begins whose
-    line has no time."""
+    """Return lines as NDJSON of at most `limit` bytes with counts of readings and lines; None for other
+    forms.
+
+    Lines have no quote, backslash or carriage return and are not idle. `unit` is nanoseconds per time step;
+    `arrival` returns the start of readings without time.
+    """
     # Each line begins with its newline, so that a token which begins a line can't be taken for another one.
     begun = b"\n" + piece.removesuffix(b"\n")
     parted = begun.replace(b"\n", b" \n")
@@ -218,7 +217,6 @@ def take_rows(
 
 
 def _rows(keys: Column, names: bytes, cache: LineCache) -> list[Row]:
-    """The readings of each line; `names` are those of all fields, line by line."""
     lines, known = len(keys), cache.rows
     first = names[: len(names) // lines]
     try:
@@ -236,19 +234,17 @@ def _rows(keys: Column, names: bytes, cache: LineCache) -> list[Row]:
 
 
 def _starts(stamps: Column, of: Stamps, unit: int) -> list[Column]:
-    """How the readings of these times begin, in columns."""
+    """Return the starts of readings with these times, in columns."""
     columns = of.columns(stamps) if unit == 1 else None
     return [_written(stamps, of, unit)] if columns is None else columns
 
 
 def _written(stamps: Column, of: Stamps, unit: int) -> Column:
-    """The same in one column."""
     made = {stamp: of.written(stamp, unit) for stamp in set(stamps)}
     return [made[stamp] for stamp in stamps]
 
 
 def _values(values: Column) -> Column:
-    """The values as JSON."""
     text = b",".join(values)
     if b"\t" in text or b"\n" in text:
         raise LineError("what JSON takes for a blank")

@@ -1,14 +1,12 @@
-"""Influx line protocol becomes NDJSON that may be stored. No I/O.
+"""Converts Influx line protocol to NDJSON. No I/O.
 
     measurement,tag=text field=1.5,other="text" 1790000000000000000
 
-Each field is a reading: its metric is `<measurement>_<field>`, its `ts` the line's (arrival where there is
-none), its `device` the value of one tag, which is then no tag any more, or the domain. Numbers that end in
-`i` or `u` are whole ones (`u` above 2^63 - 1 becomes a float); `t`, `true`, `f`, `false` and their capital
-forms are bools. A delimiter after a backslash belongs to the name; in text in quotes a backslash keeps `"`
-and itself, and a newline belongs to the text. Lines are taken or refused one by one, each as a whole.
+Each field is a reading: metric `<measurement>_<field>`, `ts` from the line or arrival, `device` from one tag
+(then no tag) or the domain. Suffixes `i` and `u` mark integers; `u` above 2^63 - 1 becomes a float. Quoted
+text may contain newlines. Each line is accepted or refused whole.
 
-The grammar is that of https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/.
+Grammar: https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/.
 """
 
 from __future__ import annotations
@@ -29,29 +27,28 @@ from agent.leaf.inputs.formats.line_values import (
 from agent.leaf.inputs.formats.ndjson import MAX_COUNTED, MAX_LISTED, BodyTooLargeError
 
 _STEP: Final = 24 * 1024
-"""Bytes that are parsed at a time, a millisecond or two."""
+"""Bytes parsed at once, a millisecond or two."""
 _WORTH: Final = 200
-"""Bytes from which on lines are taken by the column, which costs less from the fourth short line on."""
+"""Bytes from which parsing by column is cheaper, about four short lines."""
 _LINES: Final = 500
-"""Lines that are parsed at a time: short ones cost more for each byte, and bad ones most."""
+"""Lines parsed at once; short and bad lines cost most per byte."""
 _IDLE: Final = 64 * 1024
-"""Bytes of idle lines, blank ones and comments, that are skipped at a time."""
+"""Bytes of blank lines and comments skipped at once."""
 _SHORT: Final = 256
-"""Bytes that are searched first for idle lines: mostly there are few."""
+"""Bytes searched first for idle lines."""
 _MAX_LINE: Final = 256 * 1024
 _NOTHING: Final[Counter[str]] = Counter()
-"""Left out of most bodies, so that a small one need not make a counter."""
+"""Saves small bodies a counter."""
 _BLANK_STAMP: Final = [b""]
-"""What is behind the blank at the end of a line without a time."""
+"""What follows the blank at the end of a line without time."""
 
 _plain = re.compile(rb"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,40})?\Z").match
-"""Numbers that are JSON as they stand; without an exponent they are finite."""
+"""Numbers valid as JSON; finite without exponent."""
 _idle = re.compile(rb"(?:[ \r]*+(?:#[^\n]*+)?+\n)*+").match
-"""Idle lines."""
 _blanks = re.compile(rb" *+").match
 _key_end = re.compile(rb"(?<!\\)[ \n]").search
 _simple = re.compile(rb'([^,= \n\\]++)=(?:"([^"\\]*+)"|([^", \r\n][^, \r\n]*+))').match
-"""Most fields: name, and text or a value without quotes."""
+"""Most fields: name, and text or value without quotes."""
 _field = re.compile(rb"((?:[^,= \n\\]++|\\[,= ]?+)++)=").match
 _quoted = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL).match
 _bare = re.compile(rb"[^, \r\n]++").match
@@ -61,11 +58,11 @@ _MAY_BEGIN_IDLE: Final = frozenset((b" ", b"\r", b"\n", b"#"))
 
 
 class Parsing(PayloadParts):
-    """Parses one body in steps: call `step` until it is False. `cache` remembers names between bodies, `unit`
-    is the nanoseconds of a step of times, `limit` bounds the payload in bytes.
+    """Parses one body in steps; call `step` until False. `limit` bounds the payload in bytes.
 
-    With `apart` each newline ends a line, also inside text; `limit` then bounds the readings of one line, and
-    each bad line is listed."""
+    `cache` keeps names between bodies; `unit` is nanoseconds per time step. With `apart` every newline ends a
+    line, `limit` bounds one line's readings, and every bad line is listed.
+    """
 
     def __init__(
         self, body: bytes, cache: LineCache, unit: int, now_ns: int, limit: int, *, apart: bool = False
@@ -84,16 +81,16 @@ class Parsing(PayloadParts):
         self.count = 0
         """Readings in the payload."""
         self.bad: list[tuple[int, str]] = []
-        """Lines that were not taken, as (line from 1, reason)."""
+        """Refused lines as (line from 1, reason)."""
         self.more = 0
-        """Bad lines beyond those listed."""
+        """Bad lines beyond the listed."""
         self.left_out: Counter[str] = _NOTHING
-        """All bad lines by kind."""
+        """Bad lines by kind."""
         self.hopeless = False
-        """Whether so many lines were bad that the rest was not parsed."""
+        """Whether too many bad lines stopped parsing."""
 
     def step(self) -> bool:
-        """Parse some lines; returns whether there are more. Raises `BodyTooLargeError`."""
+        """Parse some lines and tell whether more follow. Raises `BodyTooLargeError`."""
         body = self._body
         self._skip_idle(len(body))
         begin = self._offset
@@ -123,7 +120,6 @@ class Parsing(PayloadParts):
         return self._has_more()
 
     def _arrival(self) -> bytes:
-        """How a reading begins whose line has no time: with that of the body."""
         if not self._arrived:
             self._arrived = self._stamps.machine(self._now_ns)
         return self._arrived
@@ -135,7 +131,6 @@ class Parsing(PayloadParts):
         return more
 
     def _skip_idle(self, stop: int) -> None:
-        """Skip idle lines, at most a step of them and not beyond `stop`."""
         body, begin = self._body, self._offset
         for size in (_SHORT, _IDLE):
             if body[self._offset : self._offset + 1] not in _MAY_BEGIN_IDLE:
@@ -149,7 +144,7 @@ class Parsing(PayloadParts):
             self._offset = begin + passed
 
     def _take_rows(self, piece: bytes) -> bool:
-        """The next lines, all at once; nothing is taken and it is False where one needs a look of its own."""
+        """Take the next lines by column; False, without change, when one needs its own look."""
         room = self._limit if self._apart else self._room
         taken = take_rows(piece, self._cache, self._unit, self._arrival, room)
         if taken is None:
@@ -163,8 +158,7 @@ class Parsing(PayloadParts):
         return True
 
     def _take_plain(self, lines: list[bytes], out: list[bytes]) -> None:
-        """The next lines, which hold no quote, backslash or carriage return: a quick look, and a thorough one
-        at those that are not just as expected."""
+        """Take lines without quote, backslash and carriage return."""
         heads, last, ts = self._cache.heads, b"", b""
         written, unit = self._stamps.written, self._unit
         for line in lines:
@@ -195,7 +189,6 @@ class Parsing(PayloadParts):
                 self._line += 1
 
     def _take_line(self, begin: int, out: list[bytes]) -> None:
-        """The line at `begin`, whatever it is."""
         body, mark = self._body, len(out)
         end = body.find(b"\n", begin) + 1 or len(body)
         self._offset, self._line = end, self._line + 1
@@ -214,8 +207,7 @@ class Parsing(PayloadParts):
                 self._go_on(end, body.find(b"\n", self._reached) + 1 or len(body))
 
     def _take_slowly(self, begin: int, end: int, out: list[bytes]) -> None:
-        """A line that may hold escapes and text; it may go on over a newline inside text, unless lines stand
-        apart."""
+        """Take a line with possible escapes and text, which may contain newlines unless `apart`."""
         body, passed, limit = self._body, end, begin + _MAX_LINE
         if self._apart:
             body, begin, end = body[begin:end].removesuffix(b"\n"), 0, end - begin
@@ -249,8 +241,9 @@ class Parsing(PayloadParts):
             self._go_on(passed, max(passed, body.find(b"\n", offset) + 1 or len(body)))
 
     def _end_of_key(self, body: bytes, begin: int, end: int, limit: int) -> int:
-        """Where the measurement and its tags end that begin in the line which ends at `end`; raises
-        `LineError`. A newline behind a backslash may belong to the text of a tag, and to nothing else."""
+        """Return the end of measurement and tags; raises `LineError`. Only in tag text may an escaped newline
+        stand.
+        """
         key_end = _key_end(body, begin, min(end, limit))
         if key_end is None and end < min(limit, len(body)) and b"," in body[begin:end]:
             # Not from each such line to the same end, for there may be a line for each two bytes.
@@ -261,7 +254,7 @@ class Parsing(PayloadParts):
         return key_end.start()
 
     def _next_field(self, body: bytes, offset: int, limit: int) -> tuple[bytes, re.Match[bytes], int]:
-        """A field of any form: its name, its value as `_quoted` or `_bare` finds it, and where it ends."""
+        """Return a field's name, value match and end."""
         name = _field(body, offset, limit)
         if name is None:
             raise LineError(f"{quoted(body[offset : offset + 40])} is not field=value")
@@ -271,7 +264,6 @@ class Parsing(PayloadParts):
         return name[1], text, text.end()
 
     def _claim(self, size: int) -> None:
-        """Make room for readings of so many bytes: in a line by itself, or in all."""
         self._room = (self._limit if self._apart else self._room) - size
         if self._room >= 0:
             return
@@ -280,7 +272,6 @@ class Parsing(PayloadParts):
         raise BodyTooLargeError
 
     def _go_on(self, passed: int, offset: int) -> None:
-        """The next line begins at `place`; its number counts the newlines in text that were passed over."""
         self._line += self._body.count(b"\n", passed, offset)
         self._offset = offset
 

@@ -1,5 +1,4 @@
-"""Single names and values of line protocol; and times as readings have them, singly and by the column. No
-I/O."""
+"""Converts names, values and times of line protocol, singly and by column. No I/O."""
 
 from __future__ import annotations
 
@@ -25,8 +24,9 @@ _BOOLS: Final = {
 
 
 class LineError(ValueError):
-    """A line, or a data point, cannot be taken. `kind` is what is wrong in one word, by which it is counted:
-    `form`, `name`, `tags`, `value`, `time`, `size` or `histogram`."""
+    """A line or data point is refused. `kind` is the metric label: `form`, `name`, `tags`, `value`, `time`,
+    `size` or `histogram`.
+    """
 
     def __init__(self, text: str, kind: str = "form") -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class LineError(ValueError):
 
 
 def scalar(text: bytes) -> bytes:
-    """A value without quotes as JSON; raises `LineError`."""
+    """Convert an unquoted value to JSON; raises `LineError`."""
     boolean = _BOOLS.get(text)
     if boolean is not None:
         return boolean
@@ -55,31 +55,31 @@ def scalar(text: bytes) -> bytes:
 
 
 def string(raw: bytes) -> bytes:
-    """The text between quotes as JSON; raises `LineError`."""
+    """Convert text between quotes to JSON; raises `LineError`."""
     # A backslash keeps the next one and a quote. In pieces, for an expression takes ten times as long.
     plain = b"\\".join([part.replace(b'\\"', b'"') for part in raw.split(b"\\\\")])
     return to_json(text_of(plain, "a value"))
 
 
 def plain_string(raw: bytes) -> bytes:
-    """Like `string`, for text without a backslash."""
+    """Do `string` for text without backslash."""
     return to_json(text_of(raw, "a value"))
 
 
 def unescape(raw: bytes) -> bytes:
-    """A name or tag as its sender meant it."""
+    """Remove escapes from a name or tag."""
     return _unescape(rb"\1", raw) if b"\\" in raw else raw
 
 
 def name_of(raw: bytes, label: str) -> str:
-    """A name that may be stored; raises `LineError`."""
+    """Return a valid name; raises `LineError`."""
     name = text_of(unescape(raw), label)
     check_name(name, label)
     return name
 
 
 def check_name(name: str, label: str) -> None:
-    """Raises `LineError` for a name that the contract refuses."""
+    """Raise `LineError` for a name that the contract refuses."""
     if not 1 <= len(name) <= contract.MAX_NAME:
         raise LineError(f"{label} must have 1 to {contract.MAX_NAME} characters, it has {len(name)}", "name")
     if _control(name):
@@ -87,7 +87,7 @@ def check_name(name: str, label: str) -> None:
 
 
 def text_of(raw: bytes, label: str) -> str:
-    """Text that may be stored; raises `LineError`."""
+    """Return valid text; raises `LineError`."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -98,62 +98,60 @@ def text_of(raw: bytes, label: str) -> str:
 
 
 def tail_of(tags: dict[str, str]) -> bytes:
-    """How a reading with these tags ends."""
+    """Return the end of a reading with these tags."""
     return b',"tags":' + to_json(tags) + b"}\n" if tags else b"}\n"
 
 
 def quoted(raw: bytes) -> str:
-    """The beginning of bytes, for a message."""
+    """Quote the beginning of bytes for a message."""
     return repr(raw[:80].decode(errors="backslashreplace"))
 
 
 _MAX_SECONDS: Final = 8192
 _EPOCH: Final = datetime(1970, 1, 1)
-"""Without its offset, which is written as Z."""
+"""Without offset, which is written as Z."""
 _FIRST_SECOND: Final = -62_135_596_800
-"""The year 1 begins."""
+"""Start of year 1."""
 _DIGITS: Final = 19
-"""Of nanoseconds since 1970, from 2001 to 2286."""
+"""Digits of nanoseconds since 1970, from 2001 to 2286."""
 _PARTS: Final = Struct("10s9s")
-"""Its seconds, and its fraction of one. Not repeated in one format: `struct` keeps a hundred formats."""
+"""Seconds and fraction. Not one repeated format, since `struct` caches only a hundred."""
 _LOOK: Final = 16
-"""Times that tell whether most are repeated."""
+"""Times sampled to detect repeats."""
 Column = list[bytes]
 
 
 class PayloadParts:
-    """The readings of one body as NDJSON, in the parts in which they were made."""
+    """Readings of one body as NDJSON parts."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
     @property
     def payload(self) -> bytes:
-        """All of them, joined."""
         if len(self._parts) > 1:
             self._parts = [b"".join(self._parts)]
         return self._parts[0] if self._parts else b""
 
     @property
     def size(self) -> int:
-        """The bytes of the payload."""
         return sum(map(len, self._parts))
 
 
 class Stamps:
-    """Writes times as readings have them, and remembers seconds: most readings share theirs with others."""
+    """Writes times of readings and caches their seconds."""
 
     def __init__(self) -> None:
         self._begun: dict[bytes, bytes] = {}
-        """How readings begin, up to the point of their fraction, by the digits of their second."""
+        """Starts of readings up to the fraction, by digits of the second."""
 
     def reading(self, ns: int) -> bytes:
-        """How a reading of this time (ns since 1970) begins; raises `LineError`."""
+        """Return a reading's start for a time in ns since 1970; raises `LineError`."""
         second, rest = divmod(ns, 10**9)
         return self._joined(b"%d" % second, (b"%09d" % rest).rstrip(b"0"))
 
     def written(self, stamp: bytes, unit: int) -> bytes:
-        """The same for a time as it is written, in units of so many nanoseconds; raises `LineError`."""
+        """Return a reading's start for a written time in `unit` nanoseconds; raises `LineError`."""
         if unit == 1 and len(stamp) == _DIGITS and stamp.isdigit():
             return self._joined(stamp[:10], stamp[10:].rstrip(b"0"))
         if not is_whole(stamp):
@@ -161,12 +159,11 @@ class Stamps:
         return self.reading(int(stamp) * unit)
 
     def machine(self, ns: int) -> bytes:
-        """The same for a time by this machine's clock."""
+        """Return a reading's start for a time of this machine's clock."""
         return f'{{"ts":"{contract.machine_time(ns)}",'.encode()
 
     def columns(self, stamps: list[bytes]) -> list[Column] | None:
-        """How readings of these times begin, in columns to be joined row by row; None where a time is not
-        nineteen digits."""
+        """Return starts of readings as columns to join by row; None unless all times have nineteen digits."""
         digits = b"".join(stamps)
         if set(map(len, stamps)) != {_DIGITS} or not digits.isdigit():
             return None
@@ -184,7 +181,7 @@ class Stamps:
         return [begun, rests, [b'Z",'] * len(stamps)]
 
     def of_numbers(self, times: tuple[int, ...]) -> list[Column]:
-        """The same for any times (ns since 1970)."""
+        """Return starts of readings as columns, for times in ns since 1970."""
         columns = self.columns(to_json(times)[1:-1].split(b","))
         return [list(map(self.reading, times))] if columns is None else columns
 
@@ -200,7 +197,7 @@ class Stamps:
 
 
 def join_columns(columns: list[Column]) -> bytes:
-    """The rows of columns of the same length, one after the other."""
+    """Join columns of equal length row by row."""
     width, height = len(columns), len(columns[0])
     cells = [b""] * (width * height)
     for number, column in enumerate(columns):

@@ -1,9 +1,9 @@
-"""One message of a device: a bare value (bytes only as a reading), a reading, or an object whose members are
-values. What it does not say of itself its name says (a topic, a subject), by templates of device and metric.
-A member that is no value becomes a line that is no reading, so it takes no other member with it. No I/O.
+"""Converts one device message to reading lines. No I/O.
 
-In a template `{1}` is the first part of the name, `{2}` the second, `{2+}` the second and all after it with
-dots between, `{0}` the whole name; a missing part is empty.
+A message is a bare value, a reading, or an object of values. Templates take missing device and metric from
+its topic or subject. A member without a valid value becomes an invalid line of its own. In a template `{1}`
+is the name's first part, `{2+}` the second and later parts joined by dots, `{0}` the whole; missing parts are
+empty.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ _NUMBERS = list[float | int]
 _SCALAR: Final = msgspec.json.Decoder(float | int | str | bool | _NUMBERS)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MENDED: Final = 64 * 1024
-"""Bytes of a message that is searched for what no JSON has, such as `nan`: programs write so few values."""
+"""Bytes of a message searched for tokens such as `nan` that JSON lacks."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+\\?"?|[^\s,:\[\]{}"]+', re.DOTALL)
 _JSON_TOKEN: Final = re.compile(
     rb'".*+|-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false|null', re.DOTALL
 )
 _NO_JSON: Final = f'[["{secrets.token_hex(8)}",'.encode()
-"""Begins the value that stands in for a token that is no JSON; no sender knows it."""
+"""Begins the stand-in for a token that is no JSON."""
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encode = msgspec.json.encode
 
 
 class MessageError(ValueError):
-    """A message cannot be taken; the text says why."""
+    """A message is refused; the text has the reason."""
 
 
 class TopicNames(NamedTuple):
-    """What the topic or subject of a message says of it, None where it says nothing."""
+    """Device, metric and other names from a topic or subject; None if absent."""
 
     device: str | None = None
     metric: str | None = None
 
 
 def reading_line(payload: bytes, names: TopicNames, *, fixed: bool = False) -> bytes:
-    """A bare value or a reading as a JSON line, without a newline, that the decoder of readings has yet to
-    look at. What a reading does not say of itself comes from `names`; with `fixed` it may not say anything
-    else. Raises `MessageError`."""
+    """Convert a bare value or a reading to an unvalidated JSON line without newline. Raises `MessageError`.
+
+    `names` fill missing fields; with `fixed` the message may not set them.
+    """
     text = payload.strip()
     if not text.startswith(b"{"):
         return _line({}, names, _scalar(text))
@@ -61,9 +62,11 @@ def reading_line(payload: bytes, names: TopicNames, *, fixed: bool = False) -> b
 
 
 def message_lines(payload: bytes, names: TopicNames) -> list[bytes]:
-    """Like `reading_line`, and an object that has neither `value` nor `metric` is a reading a member: members
-    of objects within are named `outer_inner`, `null` is left out, `ts` is the time of all. Raises
-    `MessageError`. What is no value, such as an array of texts or `nan`, has a line like the others."""
+    """Convert like `reading_line`, and an object without `value` and `metric` to a reading per member.
+
+    Nested members are named `outer_inner`, `null` is skipped, `ts` applies to all. Invalid values, such as
+    `nan`, keep a line. Raises `MessageError`.
+    """
     text = payload.strip()
     if not text.startswith(b"{"):
         return [reading_line(text, names)]
@@ -104,7 +107,7 @@ def _members(text: bytes) -> dict[str, Any]:
 
 
 def _mended(match: re.Match[bytes]) -> bytes:
-    """A token as it is, or in the place of what is no JSON an array that is no value."""
+    """Replace a token that is no JSON by an invalid array."""
     token = match[0]
     if _JSON_TOKEN.fullmatch(token):
         return token
@@ -151,13 +154,13 @@ def _encoded(line: dict[str, Any]) -> bytes:
 
 
 def metric_of(line: bytes) -> str:
-    """The metric of a line of `message_lines`, also where the line is no reading."""
+    """Return the metric of a line of `message_lines`, valid or not."""
     match = _METRIC.search(line)
     return "" if match is None else msgspec.json.decode(match[1], type=str)
 
 
 def tagged(line: bytes, name: str) -> bytes:
-    """A line with one tag more, of the value `true`."""
+    """Add a tag with value `true` to a line."""
     try:
         members = _OBJECT.decode(line)
         tags = members.get("tags")
@@ -172,7 +175,7 @@ def _words(error: Exception) -> str:
 
 
 def template_problem(template: str) -> str | None:
-    """What is wrong with a template, with a remedy; None for a good one."""
+    """Return a template's fault with remedy, or None."""
     rest = _PART.sub("", template)
     if "{" in rest or "}" in rest:
         return f"{template!r:.80} is not a template; write a part of the name as {{2}}, the rest as {{2+}}"
@@ -180,7 +183,7 @@ def template_problem(template: str) -> str | None:
 
 
 def fill_template(template: str, name: str, separator: str) -> str:
-    """What a template makes of a name whose parts are parted by `separator`."""
+    """Fill a template from a name split at `separator`."""
     parts = name.split(separator)
 
     def part(match: re.Match[str]) -> str:

@@ -1,9 +1,7 @@
-"""The fast validator: readings from outside become NDJSON that may be stored. It takes exactly the lines that
-`contract.parse_reading` takes. No I/O.
+"""Validates NDJSON quickly, accepting the same lines as `contract.parse_reading`. No I/O.
 
-A line that lacks `ts` or `device` gets the time of arrival (RFC 3339: a float of epoch seconds would leave
-the last digit to chance) or the domain at its front, and stays as it came otherwise. Blank lines go, a
-missing last newline is added, a carriage return becomes a blank (some readers of lines would end one there).
+A missing `ts` (arrival, RFC 3339 for exactness) or `device` (domain) is inserted at the front. Blank lines
+are removed, a final newline is added, and a carriage return becomes a blank.
 """
 
 from __future__ import annotations
@@ -26,19 +24,19 @@ from agent.leaf.inputs.formats.reading_decoder import (
 )
 
 MAX_LISTED: Final = 100
-"""Bad lines that are named with their reason."""
+"""Bad lines listed with reason."""
 MAX_COUNTED: Final = 10_000
-"""Bad lines after which counting ends, so that a body of nothing else costs milliseconds."""
+"""Bad lines after which counting stops, to bound time."""
 MAX_ARRAY_BYTES: Final = 2**20
-"""A JSON array is taken apart at once, and a hostile one is then many times its size. NDJSON is not."""
+"""Largest JSON array, which is decoded at once and may need many times its size."""
 _JOINED_AT_ONCE: Final = 2**15
-"""Elements of an array; joining takes 80 bytes for each of them."""
+"""Array elements joined at once, 80 bytes each."""
 _SLICE: Final = 64 * 1024
-"""Bytes decoded at a time: the objects of one slice are gone before the next."""
+"""Bytes decoded at once, to bound memory."""
 _BAD_SLICE: Final = 8 * 1024
-"""Bytes that are looked at line by line at a time."""
+"""Bytes checked line by line at once."""
 _WORDED: Final = 4 * 1024
-"""Bytes of a bad line that the reference looks at: it needs many times as long, and 40 times the memory."""
+"""Largest bad line given to the reference, which needs 40 times its memory."""
 _TOO_LONG: Final = f"a line with an array or bytes has at most {LARGE_LINE} bytes"
 _BLANK: Final = b" \t\r"
 _blanks: Final = re.compile(rb"[ \t\r\n]*+").match
@@ -48,7 +46,7 @@ _SHAPES: Final = LineShapes()
 
 
 class Decoded(Struct, frozen=True, gc=False):
-    """NDJSON of `count` lines, each a valid reading with `ts` and `device`, each ended by a newline."""
+    """NDJSON of `count` valid readings with `ts` and `device`, newline-terminated."""
 
     payload: bytes
     count: int
@@ -58,12 +56,13 @@ _NOTHING: Final = Decoded(b"", 0)
 
 
 class BodyTooLargeError(Exception):
-    """The readings of a body are more bytes than its bound."""
+    """A body's readings exceed its limit."""
 
 
 class BadLinesError(ValueError):
-    """Lines that are not readings, as (line from 1, reason); nothing was taken. `more` bad lines were found
-    beyond those listed; `counted` is False where counting stopped before the end."""
+    """Invalid lines as (line from 1, reason); nothing was taken. `more` counts unlisted ones, `counted` False
+    for a partial count.
+    """
 
     def __init__(self, lines: list[tuple[int, str]], more: int = 0, counted: bool = True) -> None:
         super().__init__(f"line {lines[0][0]}: {lines[0][1]}")
@@ -73,14 +72,19 @@ class BadLinesError(ValueError):
 
 
 def decode_ndjson(body: bytes, domain: str, now_ns: int) -> Decoded:
-    """Validate NDJSON; `now_ns` (ns since 1970) and `domain` fill in what a line leaves out. Takes about
-    0.6 µs a reading. Raises `BadLinesError`, with lines counted in `body`."""
+    """Validate NDJSON at about 0.6 µs a reading. Raises `BadLinesError` with line numbers of `body`.
+
+    `now_ns` (ns since 1970) and `domain` fill missing fields.
+    """
     return join_decoded(list(decode_slices(body, domain, now_ns)))
 
 
 def decode_slices(body: bytes, domain: str, now_ns: int, room: int | None = None) -> Iterator[Decoded]:
-    """The same in parts of a few milliseconds, of at most `room` bytes in all. Raises `BodyTooLargeError`,
-    too; what was returned before an error is not to be stored."""
+    """Yield decoded parts of a few milliseconds, at most `room` bytes in all. Raises also
+    `BodyTooLargeError`.
+
+    Discard the parts after an error.
+    """
     for begin, piece in _slices(body):
         if (decoded := _decode(piece, domain, now_ns)) is None:
             yield from _find_bad_lines(body, begin)
@@ -91,23 +95,20 @@ def decode_slices(body: bytes, domain: str, now_ns: int, room: int | None = None
 
 
 def decode_slice(body: bytes, domain: str, now_ns: int) -> Decoded | None:
-    """The same of a body that is one slice, and whose readings are so less than a megabyte; None for a larger
-    one, and where a line is bad."""
+    """Decode a body of one slice; None for a larger one or bad lines."""
     if len(body) > _SLICE:
         return None
     return _decode(body if body.endswith(b"\n") else body + b"\n", domain, now_ns)
 
 
 def join_decoded(parts: list[Decoded]) -> Decoded:
-    """Parts as one."""
     if len(parts) == 1:
         return parts[0]
     return Decoded(b"".join(part.payload for part in parts), sum(part.count for part in parts))
 
 
 def split_slices(body: bytes, domain: str, now_ns: int) -> Iterator[tuple[Decoded, list[tuple[int, str]]]]:
-    """Part NDJSON into readings and bad lines, each of these by its offset in `body` with a reason; in parts
-    of a few milliseconds."""
+    """Yield readings and bad lines (offset in `body`, reason) in parts of a few milliseconds."""
     named = 0
     for begin, piece in _slices(body):
         if (decoded := _decode(piece, domain, now_ns)) is not None:
@@ -128,9 +129,10 @@ def split_slices(body: bytes, domain: str, now_ns: int) -> Iterator[tuple[Decode
 
 
 def decode_array_slices(body: bytes, domain: str, now_ns: int) -> Iterator[Decoded]:
-    """Validate a JSON array of readings, or a single one, in parts as `decode_slices` has them; `body` has at
-    most `MAX_ARRAY_BYTES`. Raises `BadLinesError`, with the elements of the array counted from 1 (1 also for
-    a body that is not JSON)."""
+    """Validate a JSON array or one reading of at most `MAX_ARRAY_BYTES`, in parts as `decode_slices`.
+
+    Raises `BadLinesError` with elements from 1 (1 also for invalid JSON).
+    """
     # A carriage return is a blank like the newline, and as forbidden inside text: this makes nothing valid.
     flat = body.replace(b"\n", b"\r").strip(_BLANK)
     if flat.startswith(b"{"):
@@ -150,7 +152,6 @@ def decode_array_slices(body: bytes, domain: str, now_ns: int) -> Iterator[Decod
 
 
 def _slices(body: bytes, start: int = 0, size: int = _SLICE) -> Iterator[tuple[int, bytes]]:
-    """The body from a place on, in pieces of whole lines with their places, each ended by a newline."""
     while len(body) - start > size:
         end = body.rfind(b"\n", start, start + size) + 1 or body.find(b"\n", start + size) + 1
         if not end:
@@ -162,7 +163,6 @@ def _slices(body: bytes, start: int = 0, size: int = _SLICE) -> Iterator[tuple[i
 
 
 def _decode(text: bytes, domain: str, now_ns: int) -> Decoded | None:
-    """One slice, None when a line of it is bad."""
     if count := _SHAPES.count(text):
         return Decoded(text, count)
     decoded = _decode_rows(text)
@@ -186,7 +186,6 @@ def _decode(text: bytes, domain: str, now_ns: int) -> Decoded | None:
 
 
 def _decode_rows(text: bytes) -> tuple[list[Any], bool] | None:
-    """The readings of lines, and whether nothing is to be filled in; None when a line is blank or bad."""
     try:
         if len(text) > LARGE_LINE + 1:  # longer than a slice, so it is one line
             LONG.decode(text)
@@ -211,8 +210,9 @@ def _filled(text: bytes, rows: list[Any], domain: str, now_ns: int) -> bytes:
 
 
 def _find_bad_lines(body: bytes, begin: int) -> Iterator[Decoded]:
-    """The slow second pass, from the first slice on that holds a bad line: raises `BadLinesError`, which says
-    which lines are bad, and why. Returns nothing after each few milliseconds."""
+    """Check lines from the first bad slice on and raise `BadLinesError`. Yields b"" parts every few
+    milliseconds.
+    """
     listed: list[tuple[int, str]] = []
     more, number = 0, body.count(b"\n", 0, begin) + 1
     for start, whole in _slices(body, begin):
@@ -234,7 +234,7 @@ def _find_bad_lines(body: bytes, begin: int) -> Iterator[Decoded]:
 
 
 def _lines(piece: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their offset: stretches of blanks are passed over at once."""
+    """Yield nonblank lines with offsets, skipping blank stretches at once."""
     offset = 0
     while (text := _blanks(piece, offset).end()) < len(piece):  # type: ignore[union-attr]
         begin = piece.rfind(b"\n", offset, text) + 1 or offset
@@ -244,7 +244,6 @@ def _lines(piece: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _fault(line: bytes) -> Exception | None:
-    """What is wrong with a line; None for a reading."""
     try:
         (CLEAN if len(line) <= LARGE_LINE else LONG).decode(line)
     except REFUSED as error:
@@ -253,7 +252,7 @@ def _fault(line: bytes) -> Exception | None:
 
 
 def _reason(line: bytes, error: Exception) -> str:
-    """Why a line is refused, in the reference's words where it is not long."""
+    """Return why a line is refused, in the reference's words unless too long."""
     if len(line) <= _WORDED:
         try:
             contract.parse_reading(line)

@@ -1,7 +1,6 @@
-"""Decoders of readings in JSON that take exactly what `contract.parse_reading` takes. No I/O.
+"""Decodes JSON readings exactly as `contract.parse_reading`. No I/O.
 
-Half the time of decoding goes into tags, as long as each line makes a mapping of them. Nearly all lines of a
-sender have tags of the same names, and a record with these names takes a third less in all.
+Tags take half of the time as mappings; a record for the usual tag names saves a third of the total.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _Array = Annotated[list[float | _Exact], Meta(min_length=1, max_length=contract.
 
 
 class _Bytes(Struct, gc=False, forbid_unknown_fields=True):
-    """A value that is bytes."""
+    """A bytes value."""
 
     base64: Annotated[bytes, Meta(max_length=contract.MAX_BYTES)]
 
@@ -39,7 +38,7 @@ _CleanName = Annotated[_Name, Meta(pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 
 
 class _Line(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """Any reading; fields found in this order are found fastest."""
+    """Any reading; fields in this order decode fastest."""
 
     ts: _Time | UnsetType = UNSET
     device: _Name | UnsetType = UNSET
@@ -49,7 +48,7 @@ class _Line(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Full(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """A reading with nothing to fill in."""
+    """A reading without missing fields."""
 
     ts: _Time
     device: _Name
@@ -59,7 +58,7 @@ class _Full(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Clean(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """Any reading, its names looked at for control characters, which costs more."""
+    """Any reading, with names checked for control characters at a cost."""
 
     ts: _Time | UnsetType = UNSET
     device: _CleanName | UnsetType = UNSET
@@ -69,14 +68,13 @@ class _Clean(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Long(_Clean):
-    """A reading of a line that is too long for an array or bytes, of which none is built."""
+    """A reading on a line too long for arrays or bytes, which are not built."""
 
     value: _Small
 
 
 LARGE_LINE: Final = contract.MAX_LARGE_LINE // 2
-"""Bytes of a line above which an array or bytes is refused. The jobs take twice as many: time, device and the
-tags of a rule come on top."""
+"""Largest line in bytes with an array or bytes; jobs accept twice that, for added time, device and tags."""
 LONG: Final = msgspec.json.Decoder(_Long)
 CLEAN: Final = msgspec.json.Decoder(_Clean)
 ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -86,35 +84,36 @@ _FULL: Final = msgspec.json.Decoder(_Full)
 _FULL_LINES: Final = msgspec.json.Decoder(list[_Full | None])
 _LINES: Final = msgspec.json.Decoder(list[_Line | None])
 _MARK: Final = b"\n,null,"
-"""Stands behind each line while they are decoded."""
+"""Separates lines during decoding."""
 _WORTH: Final = 4 * 1024
-"""Bytes of lines from which on a look at the first of them pays."""
+"""Bytes from which the first line's tags are examined."""
 _OFTEN: Final = 8
-"""Times that names of tags have to come before a record is made for them, which takes half a millisecond."""
+"""Uses of tag names before a record is made, which takes half a millisecond."""
 _REST: Final = 64
-"""Times that a record is not used after lines did not fit it."""
+"""Uses that a record is skipped after a mismatch."""
 _FORMS: Final = 32
-"""Records that are kept, of a few kilobytes each."""
+"""Most cached records, of a few kilobytes."""
 _MAX_NAMES: Final = 16
 
 
 class ReadingDecoder:
-    """Decodes lines, each of which has to be a reading.
+    """Decodes lines of one reading each.
 
-    msgspec's `decode_lines` takes any blank for the end of a line, and a newline inside of a reading. So a
-    null is put behind each line, and all of them are decoded as one array, which another null ends. Inside of
-    a reading it is an error: no text may hold a newline, and nothing else a null between commas. Where each
-    line is one element, and none of these is a null, each is a reading."""
+    msgspec's `decode_lines` accepts newlines inside readings. Instead a null is put after each line and the
+    lines are decoded as one array; a null inside a reading is an error.
+    """
 
     def __init__(self) -> None:
         self._came: dict[tuple[str, ...], int] = {}
         self._made: dict[tuple[str, ...], _Decoder] = {}
         self._last: _Decoder | None = None
-        """What took the lines before these, if that was made for names; others mostly fail in its first."""
+        """The decoder of the previous lines, if made for names."""
 
     def decode_lines(self, text: bytes) -> tuple[list[Any], bool]:
-        """The readings of NDJSON, and whether nothing is to be filled in. The last line ends with a newline,
-        too. Raises one of `REFUSED` where a line is no reading."""
+        """Return the readings, and whether none has missing fields. The last line needs a newline.
+
+        Raises one of `REFUSED` for an invalid line.
+        """
         marked = b"".join((b"[", text.replace(b"\n", _MARK), b"null]"))
         try:
             elements, full = self._full(text, marked), True
@@ -156,7 +155,7 @@ class ReadingDecoder:
 
 
 def _names(text: bytes) -> tuple[str, ...]:
-    """The names of the tags of the first line; empty where it has none or is not a reading."""
+    """Return the first line's tag names, () without."""
     try:
         tags = _FULL.decode(text[: text.find(b"\n")]).tags
     except REFUSED:
@@ -165,7 +164,7 @@ def _names(text: bytes) -> tuple[str, ...]:
 
 
 def _decoder(names: tuple[str, ...]) -> _Decoder:
-    """Decodes readings whose tags have no other names."""
+    """Return a decoder for exactly these tag names."""
     tags = msgspec.defstruct(
         "_NamedTags",
         [(f"tag{number}", _Text | UnsetType, UNSET) for number in range(len(names))],

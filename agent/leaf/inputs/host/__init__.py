@@ -25,7 +25,7 @@ Group = Literal[
 ]
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 USUAL: Final = GROUPS[: GROUPS.index("cores")]
-"""What is collected unless the options say otherwise."""
+"""Groups collected by default."""
 
 
 class HostOptions(InputOptions, tag="host", kw_only=True):

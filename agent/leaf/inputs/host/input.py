@@ -1,6 +1,6 @@
-"""The input `host`: how the machine itself does, read by psutil and from /proc at a fixed interval.
+"""Samples the machine by psutil and /proc at an interval: the input `host`.
 
-The readings of one sample share one `ts`; `device` is the domain. docs/inputs.md names them by group.
+Readings of a sample share `ts`; `device` is the domain. docs/inputs.md lists them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HostInput(ConfiguredInput[HostOptions]):
                 await self._store.store(_chunk(sample.measures, intake.domain, wall_ns()), intake)
 
     async def _take(self, sampler: Sampler, stopping: asyncio.Event) -> Sample | None:
-        """A sample, None when the agent stops. A disk that hangs holds the sample up, not the agent."""
+        """Return a sample, None when stopping. Runs in a thread, because a disk may hang."""
         alarm = asyncio.get_running_loop().call_later(
             _HANGS_AFTER,
             self._hanging.begin,

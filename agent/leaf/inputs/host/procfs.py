@@ -1,5 +1,4 @@
-"""What the kernel says of a machine in small files of /proc and /sys, as measures of the input `host`. Linux.
-A file that this kernel does not have gives no measure."""
+"""Reads measures from /proc and /sys of Linux. Missing files give no measure."""
 
 from __future__ import annotations
 
@@ -21,21 +20,19 @@ _SOCKETS: Final = {
     ("Udp", "RcvbufErrors"): "udp_receive_buffer_errors",
     ("Udp", "SndbufErrors"): "udp_send_buffer_errors",
 }
-"""See RFC 1213 for what the kernel counts under these names."""
+"""Names by RFC 1213."""
 _OFF: Final = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 _WAITING: Final = {"tw": "tcp_time_wait", "orphan": "tcp_orphans"}
 
 
 class Measure(NamedTuple):
-    """One measured value."""
-
     metric: str
     value: float
     tags: Mapping[str, str] = {}
 
 
 def system(proc: Path = PROC) -> Iterator[Measure]:
-    """Processes, threads and open files of the whole machine."""
+    """Return processes, threads and open files of the machine."""
     yield Measure("processes", sum(name.isdigit() for name in os.listdir(proc)))  # noqa: PTH208 - faster
     running, _, threads = _text(f"{proc}/loadavg").split()[3].partition("/")
     yield Measure("threads", int(threads))
@@ -46,7 +43,7 @@ def system(proc: Path = PROC) -> Iterator[Measure]:
 
 
 def pressure(proc: Path = PROC) -> Iterator[Measure]:
-    """How long some or all tasks waited for a resource: Documentation/accounting/psi.rst of Linux."""
+    """Return resource stalls: Documentation/accounting/psi.rst of Linux."""
     for resource in _RESOURCES:
         for line in _read(f"{proc}/pressure/{resource}").splitlines():
             share, *pairs = line.split()
@@ -57,7 +54,7 @@ def pressure(proc: Path = PROC) -> Iterator[Measure]:
 
 
 def sockets(proc: Path = PROC) -> Iterator[Measure]:
-    """Connections and what went wrong with them, over IPv4 and IPv6 (UDP: IPv4)."""
+    """Return connections and errors over IPv4 and IPv6 (UDP: IPv4)."""
     counted = _tables(_read(f"{proc}/net/snmp"))
     for (protocol, name), metric in _SOCKETS.items():
         if name in counted.get(protocol, {}):
@@ -72,8 +69,7 @@ def sockets(proc: Path = PROC) -> Iterator[Measure]:
 
 
 def container(cgroups: Path = CGROUPS, proc: Path = PROC) -> Iterator[Measure]:
-    """What the control group of this agent, version 2, uses and may use: Documentation/admin-guide/cgroup-v2
-    of Linux. Without a limit there is no measure of it."""
+    """Return use and limits of the agent's cgroup v2: Documentation/admin-guide/cgroup-v2 of Linux."""
     own = next(
         (line[3:] for line in _read(f"{proc}/self/cgroup").splitlines() if line.startswith("0::")), "/"
     )
@@ -106,7 +102,7 @@ def container(cgroups: Path = CGROUPS, proc: Path = PROC) -> Iterator[Measure]:
 
 
 def swap(proc: Path = PROC) -> Iterator[Measure]:
-    """Room for swapped pages. psutil also counts what was swapped, for ten times the work."""
+    """Return swap space; psutil needs ten times the work."""
     words = _text(f"{proc}/meminfo").split()
     if "SwapTotal:" in words:
         total, free = (1024 * int(words[words.index(name) + 1]) for name in ("SwapTotal:", "SwapFree:"))
@@ -115,13 +111,13 @@ def swap(proc: Path = PROC) -> Iterator[Measure]:
 
 
 def _text(path: str) -> str:
-    """What a file of the kernel holds, all of which one read brings; far cheaper than `Path.read_text`."""
+    """Read a kernel file in one read, cheaper than `Path.read_text`."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         return file.read().decode()
 
 
 def _read(path: str) -> str:
-    """What a file holds; nothing where this kernel does not have it, or has it switched off."""
+    """Read a file; "" when missing or disabled."""
     try:
         return _text(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -137,7 +133,7 @@ def _pairs(text: str) -> dict[str, int]:
 
 
 def _tables(text: str) -> dict[str, dict[str, int]]:
-    """Pairs of lines: names, then values, both behind `Protocol:`."""
+    """Parse line pairs of names and values after `Protocol:`."""
     lines = [line.split() for line in text.splitlines() if line]
     return {
         names[0].rstrip(":"): {name: int(value) for name, value in zip(names[1:], values[1:], strict=False)}

@@ -1,4 +1,4 @@
-"""What the input `host` measures: calls of psutil, and the arithmetic on what they return. Linux."""
+"""Measures the machine by psutil on Linux."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from agent.leaf.inputs.host import Group, procfs
 from agent.leaf.inputs.host.procfs import Measure
 
 _MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-"""The modes that add up to all of the time: the kernel counts guests within `user` and `nice`."""
+"""Modes that sum to all time; guests are in `user` and `nice`."""
 _IMAGES: Final = frozenset({"squashfs", "erofs", "iso9660"})
-"""File systems that are always full, because they are never written to."""
+"""Read-only, always full file systems."""
 _NO_DISKS: Final = ("loop", "ram", "zram")
 _NO_INTERFACES: Final = ("lo", "veth")
 _BLOCK: Final = Path("/sys/block")
 
 
 class Sample(NamedTuple):
-    """What could be measured, and for each group that could not be, why."""
+    """Measures, and the fault of each failed group."""
 
     measures: list[Measure]
     problems: dict[str, str]
 
 
 class Sampler:
-    """Takes samples of these groups, of file systems where `measures_mount` accepts their mount point. May
-    block, so it is called in a thread, in any but never in two at once."""
+    """Samples groups, with file systems accepted by `measures_mount`. Blocking; call from one thread at a
+    time.
+    """
 
     def __init__(
         self, groups: tuple[Group, ...], measures_mount: Callable[[str], bool] = lambda _mount: True
@@ -42,7 +43,7 @@ class Sampler:
         self._cores: list[dict[str, float]] = []
 
     def sample(self) -> Sample:
-        """Measure everything once. A group that fails takes nothing else with it."""
+        """Measure once. A failed group does not affect others."""
         takers: dict[Group, Callable[[], Iterator[Measure]]] = {
             "cpu": self._take_cpu,
             "memory": _memory,
@@ -98,8 +99,9 @@ class Sampler:
 
 
 def cpu_shares(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """The per cent of the time between two counts of CPU seconds that was spent in each mode; empty when none
-    has passed. A count that went back, as `iowait` may, is none."""
+    """Return per cent of time per CPU mode between two counts; {} when none passed. Decreases, as of
+    `iowait`, count 0.
+    """
     spent = {mode: max(0.0, after.get(mode, 0.0) - before.get(mode, 0.0)) for mode in _MODES}
     total = sum(spent.values())
     return {mode: round(100.0 * seconds / total, 2) for mode, seconds in spent.items()} if total > 0 else {}
@@ -126,7 +128,7 @@ def _disks() -> Iterator[Measure]:
 
 
 def _usage(mount: str) -> Iterator[Measure]:
-    """Room in a file system; that which is kept for root is neither used nor free, as in df(1)."""
+    """Yield file system space; root's reserve is neither used nor free, as in df(1)."""
     usage = os.statvfs(mount)
     tags = {"mount": _text(mount)}
     yield Measure("disk_total_bytes", usage.f_blocks * usage.f_frsize, tags)
@@ -138,8 +140,9 @@ def _usage(mount: str) -> Iterator[Measure]:
 
 
 def mounts(partitions: Iterator[tuple[str, str, str]]) -> list[str]:
-    """Where each (device, mount point, type) is looked at: a device once, where it is mounted nearest to the
-    root, and no read-only image."""
+    """Return one mount per device, nearest to the root, without read-only images, from (device, mount point,
+    type).
+    """
     by_device: dict[str, str] = {}
     for device, mount, kind in partitions:
         if kind not in _IMAGES and len(mount) < len(by_device.get(device, mount + "/")):
@@ -189,5 +192,5 @@ def _battery() -> Iterator[Measure]:
 
 
 def _text(name: str) -> str:
-    """A name from the file system as text that can be stored."""
+    """Return a file system name as valid text."""
     return name.encode(errors="replace").decode()

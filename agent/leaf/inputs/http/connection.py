@@ -1,8 +1,7 @@
-"""One connection of an HTTP input: bytes become requests, taken one after the other, and answers go back in
-the same order.
+"""Turns bytes of one HTTP connection into requests, one after another, and sends answers in order.
 
-Everything is decided as the bytes come; only an answer may be given later. While one is under way, what comes
-behind it waits, and reading pauses. Deadlines are looked at now and then, which costs less than timers do.
+While an answer is pending, later bytes wait and reading pauses. Deadlines are polled, which is cheaper than
+timers.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from agent.leaf.inputs.http.responses import HttpError
 from agent.leaf.inputs.http.route import AdmittedRequest
 
 IDLE: Final = 75.0
-"""Seconds an idle connection is kept; senders that post once a minute keep theirs."""
+"""Seconds that an idle connection stays, for senders that post every minute."""
 _LINGER: Final = 2.0
-"""Seconds a refused body is read and thrown away, so that its sender reads the answer before the close."""
+"""Seconds that a refused body is discarded, so that the sender reads the answer."""
 _AHEAD: Final = 64 * 1024
-"""Bytes behind a request under way, above which reading pauses."""
+"""Bytes after a pending request above which reading pauses."""
 
 
 class _Phase(Enum):
@@ -34,9 +33,9 @@ class _Phase(Enum):
     HEAD = auto()
     BODY = auto()
     ANSWER = auto()
-    """A request is under way."""
+    """A request is pending."""
     CLOSING = auto()
-    """The last answer is sent; what still comes is thrown away."""
+    """The last answer is sent; input is discarded."""
 
 
 Reply = Callable[[Response, bool], None]
@@ -73,7 +72,7 @@ class Service(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection. It calls `opened` when it is made, and `closed` at its end."""
+    """One connection. It calls `opened` and `closed` at its ends."""
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class HttpConnection(asyncio.Protocol):
         self._advance()
 
     def eof_received(self) -> bool:
-        """A sender that says that it sends no more may still read."""
+        """Keep sending after the sender's half-close."""
         self._half_closed = True
         answering = self._phase is _Phase.ANSWER or bool(self._came)
         return answering and self._transport is not None and self._transport.can_write_eof()
@@ -139,12 +138,12 @@ class HttpConnection(asyncio.Protocol):
         self._advance()
 
     def hurry(self, deadline: float) -> None:
-        """What is coming must be here by then."""
+        """Limit the current wait to `deadline`."""
         if self._phase in (_Phase.HEAD, _Phase.BODY) and self._deadline is not None:
             self._deadline = min(self._deadline, deadline)
 
     def look(self, now: float) -> None:
-        """End a wait whose deadline has passed: 408 for a sender that is too slow."""
+        """Answer 408 when a deadline has passed."""
         if self._deadline is None or now < self._deadline or self._transport is None:
             return
         self._deadline = None
@@ -158,13 +157,12 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(responses.too_slow("header" if self._phase is _Phase.HEAD else "body"))
 
     def close(self, *, at_once: bool = False) -> None:
-        """Close once what was answered is sent, or at once."""
+        """Close after pending answers, or at once."""
         if self._transport is not None:
             (self._transport.abort if at_once else self._transport.close)()
 
     def _takes_whole(self, data: bytes) -> bool:
-        """Take a request whose head was admitted before, if it comes whole and alone, as most do; returns
-        whether it was one."""
+        """Take a complete single request with a known head; tells whether it did."""
         if self._phase is not _Phase.IDLE or self._came or not self._writable:
             return False
         begin = data.find(END) + len(END)
@@ -183,8 +181,7 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def _advance(self) -> None:
-        """Take what came, request by request, until one is under way or more has to come; for a few
-        milliseconds at a time."""
+        """Take requests until one is pending or incomplete, for a few milliseconds."""
         if self._advancing:
             return
         self._advancing = True
@@ -240,7 +237,6 @@ class HttpConnection(asyncio.Protocol):
             self._begin(reply)
 
     def _begin(self, admitted: AdmittedRequest) -> None:
-        """The head of a request is here; its body may still be coming."""
         self._request, self._admitted = admitted.request, admitted
         self._service.begin()
         self._phase = _Phase.BODY
@@ -294,7 +290,7 @@ class HttpConnection(asyncio.Protocol):
             self._advance()
 
     def _refuse(self, error: HttpError) -> None:
-        """Answer an error of the head, or of a body that does not come as it should."""
+        """Answer an error of the head or of the body's transfer."""
         response = self._service.refusal(error, self._request)
         if self._phase is _Phase.BODY:
             self._end_request()
@@ -311,8 +307,9 @@ class HttpConnection(asyncio.Protocol):
             self._body = bytearray()
 
     def _send(self, response: Response, *, last: bool) -> None:
-        """Send an answer. After the last one what still comes is thrown away: in a closed connection it would
-        cause a reset, which may take the answer with it. Over TLS only an unread body is waited for."""
+        """Send an answer. After the last, discard input: closing with unread bytes resets the connection and
+        may lose it.
+        """
         request, self._request = self._request, None
         if self._transport is None or self._transport.is_closing():
             self._phase = _Phase.CLOSING

@@ -1,4 +1,4 @@
-"""One request from its head to its answer: what all protocols have in common."""
+"""Handles a request from head to answer, for all protocols."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from agent.leaf.inputs.http.routes import QUERY_PATH, Routes, not_found
 from agent.leaf.intake import Chunk, Intake, QuickIntake
 
 OPEN_PATHS: Final = ("/ping", "/health", "/ready")
-"""What InfluxDB's clients ask to find out whether a server answers; needs no token."""
+"""Health paths of InfluxDB clients, without token."""
 _PASSWORD_PATHS: Final = ("/write", QUERY_PATH)
-"""Where a client of InfluxDB's version 1 may show its password in the URL, as `p`."""
+"""Paths where InfluxDB 1 clients may send the password as `p` in the URL."""
 _KNOWN: Final = 256
-"""Heads that are remembered: a sender repeats its own, which costs more to read than a reading."""
+"""Cached heads; senders repeat theirs."""
 _KNOWN_BYTES: Final = 1024
 
 
 class _Exchange(NamedTuple):
-    """A request that came whole, and how it is answered."""
+    """A complete request and its reply function."""
 
     admitted: AdmittedRequest
     body: bytes
@@ -50,7 +50,7 @@ class _Exchange(NamedTuple):
 
 
 class Handler:
-    """Answers the requests of one input. `finish` is awaited once `stopping` is set, then `close`."""
+    """Handles the requests of one input. Await `finish` once `stopping` is set, then `close`."""
 
     def __init__(
         self, options: HttpOptions, guard: Guard, intake: Intake, metrics: Metrics, stopping: asyncio.Event
@@ -84,29 +84,28 @@ class Handler:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the input stops."""
         return self._stopping.is_set()
 
     async def finish(self) -> None:
-        """Wait until every request under way is answered."""
+        """Wait for all pending requests."""
         if self._active:
             await self._quiet.wait()
 
     def close(self) -> None:
-        """Give up what is still under way."""
+        """Abandon pending requests."""
         for task in self._tasks:
             task.cancel()
 
     def hold(self) -> Hold:
-        """What counts the bytes of a connection's bodies."""
+        """Return a counter of body bytes for a connection."""
         return Hold(self._bodies)
 
     def known(self, head: bytes) -> AdmittedRequest | None:
-        """The request of a head that was admitted before, None where it has to be read."""
+        """Return the admitted request of a cached head, or None."""
         return None if self._stopping.is_set() else self._known.get(head)
 
     def admit(self, request: HttpRequest, head: bytes) -> AdmittedRequest | Response:
-        """Let a request in, whose body may then come, or answer it. Raises `HttpError`."""
+        """Admit a request for its body, or answer it. Raises `HttpError`."""
         path = request.path
         shown = request.query().get("p") if path in _PASSWORD_PATHS else None
         self._guard.admit(request.headers, open_path=path in OPEN_PATHS, shown=shown)
@@ -129,20 +128,17 @@ class Handler:
         return admitted
 
     def begin(self) -> None:
-        """The body of an admitted request comes; `end` follows."""
+        """Note that an admitted request's body arrives; `end` follows."""
         self._active += 1
 
     def end(self) -> None:
-        """An admitted request is answered, or its body does not come."""
+        """Note that an admitted request is answered or abandoned."""
         self._active -= 1
         if not self._active and self._stopping.is_set():
             self._quiet.set()
 
     def take(self, admitted: AdmittedRequest, body: bytes, hold: Hold, reply: Reply) -> None:
-        """Take in the body of an admitted request; `reply` is called once, now or later.
-
-        What a body holds is found at once; only if that takes more than a few milliseconds, or another
-        thread, a task goes on with it."""
+        """Process a request's body and call `reply` once, now or later. A task handles slow bodies."""
         exchange = _Exchange(admitted, body, hold, reply)
         try:
             found = self._at_once(exchange)
@@ -163,7 +159,7 @@ class Handler:
             self._start(self._decode_on(exchange, after_first_wait(work, awaited)))
 
     def refusal(self, error: HttpError, request: HttpRequest | None) -> Response:
-        """Count an error; the answer that says it, in the form that the sender reads."""
+        """Count an error and return its answer in the sender's protocol."""
         self._count_fault(error)
         if request is None:
             return error.of_attempt(keyed=False).response()
@@ -188,20 +184,19 @@ class Handler:
         return influx.greet(request, self._stopping.is_set())
 
     async def _decode(self, exchange: _Exchange) -> tuple[DecodedBody, Chunk | None]:
-        """The readings of a request, and what is to be stored of it. Raises `HttpError`."""
+        """Return a request's readings and chunk. Raises `HttpError`."""
         _, head, route = exchange.admitted
         body = await unpacked(exchange.body, head, exchange.hold, route.room)
         decoded = await route.decode(body, head, exchange.hold)
         return decoded, self._chunk(exchange.admitted, body.data, decoded)
 
     def _at_once(self, exchange: _Exchange) -> tuple[DecodedBody, Chunk | None] | None:
-        """The readings of a plain body and what is to be stored of them, if they are found at once."""
+        """Return readings and chunk of a plain small body, else None."""
         _, head, route = exchange.admitted
         decoded = None if head.encoding is not None else route.decode_at_once(exchange.body, head)
         return None if decoded is None else (decoded, self._chunk(exchange.admitted, exchange.body, decoded))
 
     def _chunk(self, admitted: AdmittedRequest, body: bytes, decoded: DecodedBody) -> Chunk | None:
-        """What is to be stored of a request."""
         key = self._request_key(admitted, body, decoded)
         return Chunk(decoded.payload, decoded.count, key) if decoded.count else None
 
@@ -226,14 +221,13 @@ class Handler:
         return contract.make_request(key, self._scope, body, head.target, kind)
 
     def _submit(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk | None) -> None:
-        """Store the readings, and answer once that is settled."""
         if chunk is None:
             self._settle(exchange, decoded, None)
         elif not self._is_handed_in(exchange, decoded, chunk):
             self._start(self._store(exchange, decoded, chunk))
 
     def _is_handed_in(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk) -> bool:
-        """Store the readings without a task of their own, where that can be."""
+        """Submit without a task if possible."""
         if self._hand_in is None:
             return False
         try:
@@ -251,7 +245,7 @@ class Handler:
         self._settle(exchange, decoded, outcome)
 
     def _settle(self, exchange: _Exchange, decoded: DecodedBody, outcome: Exception | None) -> None:
-        """Answer a request of whose readings the outcome is known: None is stored."""
+        """Answer a request with known outcome; None means stored."""
         _, head, route = exchange.admitted
         if outcome is not None:
             self._fail(exchange, outcome, is_dated=decoded.is_dated)
@@ -266,7 +260,6 @@ class Handler:
             exchange.reply(response, False)
 
     def _fail(self, exchange: _Exchange, error: Exception, *, is_dated: bool = True) -> None:
-        """Answer a request that failed."""
         _, head, route = exchange.admitted
         keyed = head.key is not None or (route.is_repeat_by_body and is_dated)
         answer = of_outcome(error, keyed)
@@ -288,5 +281,4 @@ class Handler:
 
 
 def _is_bare(request: HttpRequest) -> bool:
-    """Whether a request has no body."""
     return request.length in (None, 0) and not request.chunked

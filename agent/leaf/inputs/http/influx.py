@@ -1,7 +1,8 @@
-"""How InfluxDB's clients are spoken to: the paths that they write to and ask, and answers in the form that
-they read. What each status does to them is in Telegraf's outputs (plugins/outputs/influxdb and influxdb_v2):
-that for version 1 drops its readings at every 4xx, that for version 2 comes back after 429 and 503 and halves
-at 413."""
+"""Speaks to InfluxDB clients: their paths, and answers in their form.
+
+Telegraf's outputs (plugins/outputs/influxdb and influxdb_v2) define each status' effect: version 1 drops
+readings at any 4xx; version 2 retries 429 and 503 and halves at 413.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +46,13 @@ _CODES: Final = {
 }
 _MAX_REASON: Final = 300
 _SMALL: Final = 2048
-"""Bytes of a body that takes few milliseconds even where each two of them are a bad line."""
+"""Bytes of a body that takes few milliseconds even in the worst case."""
 _FEW: Final = 16 * 1024
-"""Bytes of its readings, which are not held of the common bound."""
+"""Bytes of its readings, not counted in the common limit."""
 
 
 def greet(request: HttpRequest, stopping: bool) -> Response:
-    """The answer to `/ping`, `/health` and `/ready`."""
+    """Answer `/ping`, `/health` and `/ready`."""
     if request.path == _PING:
         if request.query().get("verbose", "0") not in ("", "0", "false"):
             return Response(200, b'{"version":"petiole"}', _JSON, headers=_VERSION)
@@ -65,8 +66,7 @@ def greet(request: HttpRequest, stopping: bool) -> Response:
 
 
 def answer(query: Mapping[str, str]) -> Response:
-    """The answer of version 1 to the statements with which its clients begin: what they create is there.
-    Raises `HttpError` for any other, since readings are not read back here."""
+    """Answer the statements with which version 1 clients begin. Raises `HttpError` for other statements."""
     statements = [text.strip() for text in query.get("q", "").split(";") if text.strip()]
     if not statements:
         raise at_fault(400, "query", 'missing required parameter "q"', unread=False)
@@ -96,7 +96,7 @@ def _series(name: str, columns: list[str], values: list[list[Any]]) -> dict[str,
 
 
 class QueryRoute(Route[DecodedBody]):
-    """What clients of version 1 post to `/query`, whose statements are in the body or in the URL."""
+    """Accepts `/query` posts of version 1, with statements in body or URL."""
 
     def limit(self, *, is_json: bool) -> int:
         return _MAX_QUERY
@@ -115,21 +115,22 @@ class QueryRoute(Route[DecodedBody]):
 
 
 class AnsweredQuery(DecodedBody, kw_only=True):
-    """No readings, and what is answered."""
+    """An answer without readings."""
 
     response: Response
 
 
 class DecodedLines(DecodedBody, kw_only=True):
-    """The readings of a body of line protocol."""
+    """Readings of line protocol."""
 
     parsing: Parsing
 
 
 class InfluxRoute(Route[DecodedLines]):
-    """Line protocol, which a request writes line by line: the good lines are stored and 400 names the others.
-    Remembers names from one request to the next. A write without a line, with which Home Assistant begins, is
-    204 in version 1 and 400 in version 2, as InfluxDB answers."""
+    """Accepts line protocol: good lines are stored, 400 lists bad ones. Caches names between requests.
+
+    An empty write, as of Home Assistant, is 204 in version 1 and 400 in version 2, as in InfluxDB.
+    """
 
     def __init__(self, settings: RouteSettings) -> None:
         super().__init__(settings)
@@ -180,8 +181,9 @@ class InfluxRoute(Route[DecodedLines]):
         return STORED  # its clients know no 202
 
     def translate(self, error: HttpError, request: HttpRequest) -> HttpError:
-        """The error in the words of both versions of the interface. A stream that is full is 503 at `/write`,
-        where 429 would make Telegraf drop what it has."""
+        """Return the error in both versions' form. A full stream is 503 at `/write`, where Telegraf drops
+        after 429.
+        """
         status = 503 if error.status == 429 and request.path == _V1_WRITE else error.status
         details = {"code": _CODES.get(status, "internal error"), "message": error.error, **error.details}
         return HttpError(
@@ -199,7 +201,7 @@ def _decoded(parsing: Parsing) -> DecodedLines:
 
 
 def refused_lines(parsing: Parsing) -> HttpError:
-    """400 that names the lines at fault; the others, if any, are stored."""
+    """Return 400 that lists the bad lines; the others are stored."""
     if not parsing.bad:
         return at_fault(400, "empty", "writing requires points: the body holds none", unread=False)
     number, reason = parsing.bad[0]

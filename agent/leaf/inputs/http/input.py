@@ -1,35 +1,15 @@
-"""The input `http`: programs POST readings and are answered once these are stored. It keeps nothing: what is
-not answered with 204 is still its sender's.
+"""Accepts POSTed readings and answers once they are stored: the input `http`.
 
-`POST /v1/readings`, `Content-Type: application/x-ndjson` (a reading a line) or `application/json` (an array
-of at most 1 MiB, or one reading); `Content-Encoding: gzip` or `zstd`; `Idempotency-Key` makes a repeat safe.
+It keeps no data: without 204 the sender still owns its readings. docs/inputs.md describes paths and statuses.
+Routes are in `routes`: own JSON and NDJSON, Influx line protocol (`influx`), Prometheus remote write
+(`remote_write`) and OTLP (`otlp`).
 
-204 stored (202 with `ack = "accepted"`, whose body says so); 400 lines that are not readings, each named; 401
-token; 403 `Origin`; 404, 405; 408 too slow; 411, 413 length; 415 type or encoding; 421 `Host`; 422 key used
-for another request; 429 the stream is full; 503 server away, busy or stopping. With a refusal nothing of the
-request is stored, or nothing of this attempt where the answer comes before its key is looked up, save one:
-504 says that the outcome is unknown, or that the request is stored and not yet at the hub (`ack = "hub"`), or
-that rules gave it to several classes of which one refused; a repeat under the same `Idempotency-Key` finds
-out. 429 and
-503 carry `Retry-After`.
-
-`POST /write` and `POST /api/v2/write` take Influx line protocol; `precision` is ns (the default), us, ms, s,
-m or h; database, bucket and organisation are ignored. Each field is a reading with the metric
-`<measurement>_<field>` (`agent.leaf.inputs.formats.line_protocol`). 204 when all lines are stored; 400 with
-`error`, `code`, `message`, `line` and `lines` when some could not be taken: the others are stored. What is
-answered 429 elsewhere is 503 at `/write`. `GET /ping` (204) and `GET /health` (200) say that this input
-answers.
-
-With `remote_write`, `POST /api/v1/write` takes what Prometheus sends, in both versions, as
-`agent.leaf.inputs.http.remote_write.parse` describes. 204 when it is stored; 400 when some of it could not be
-taken: the rest is stored. The same body is the same request: it needs no key. Prometheus drops what is
-answered 4xx, so 408 and 429 elsewhere are 503 here.
-
-With `otlp`, `POST /v1/metrics` and `POST /v1/logs` take exports of OpenTelemetry as protobuf or JSON of up to
-1 MiB, as `agent.leaf.inputs.http.otlp.parse` and `logs` describe. 200 when they are stored, with
-`partial_success` where some were rejected; the same body is the same request where all of it has times;
-otherwise the statuses above, with a `google.rpc.Status`. An export counts 32 times in `buffer`
-while it is taken apart, for that is what it may need.
+- Nothing is stored after a refusal. 504 means an unknown outcome, stored but not at the hub (`ack = "hub"`),
+  or partly refused by rules; a repeat under the same `Idempotency-Key` resolves it.
+- 429 and 503 carry `Retry-After`. `/write` and remote write get 503 instead of 429, since their clients drop
+  data at 4xx.
+- Remote write and dated OTLP exports use the body as key. OTLP counts 32 times its size in `buffer` during
+  parsing.
 """
 
 from __future__ import annotations
@@ -53,12 +33,10 @@ from agent.leaf.inputs.shared.access import AccessInput
 from agent.leaf.intake import Intake, RefusalReason, RefusedError
 
 _GRACE: Final = 1.0
-"""Seconds that a body which is still coming has left once the agent stops."""
+"""Seconds left for arriving bodies when the agent stops."""
 
 
 class HttpInput(AccessInput[HttpOptions]):
-    """One `http` input."""
-
     def _mistakes(self) -> Iterator[str]:
         yield from super()._mistakes()
         if self._options.body > contract.MAX_UNPACKED_BYTES:
@@ -77,8 +55,9 @@ class HttpInput(AccessInput[HttpOptions]):
                 yield f"remote_write_device {device!r} cannot be used: {error}"
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address
-        cannot be listened on, `AccessError` when a file cannot be used."""
+        """Serve until `stopping`, then finish pending requests. Raises `ConfigError` for an unusable address,
+        `AccessError` for an unusable file.
+        """
         options = self._options
         host = listen_address(options.listen)[0]
         self._warn(host)
@@ -111,11 +90,11 @@ def _can_read_otlp() -> bool:
 
 _CLOSING: Final = 1.0
 _HANDSHAKE: Final = 10.0
-"""Seconds that a TLS handshake may take; only then a connection counts."""
+"""Seconds for a TLS handshake, before a connection counts."""
 
 
 class Listener:
-    """A listening socket and its connections, for a service; made inside a running loop."""
+    """A listening socket with its connections; create it inside a running loop."""
 
     def __init__(
         self,
@@ -136,7 +115,7 @@ class Listener:
         self._port: PortServer | None = None
 
     async def open(self) -> None:
-        """Listen; raises `ConfigError` when that is not possible."""
+        """Listen; raises `ConfigError`."""
         address = listen_address(self._listen)
         handshake = None if self._tls is None else min(self._timeout, _HANDSHAKE)
         self._port = PortServer(*address, self._make, ssl=self._tls, ssl_handshake_timeout=handshake)
@@ -147,18 +126,18 @@ class Listener:
         self._look_at_all()
 
     def hurry(self, grace: float) -> None:
-        """What is still coming has `grace` seconds left."""
+        """Give arriving bodies `grace` more seconds."""
         deadline = loop_time() + grace
         for connection in self._connections:
             connection.hurry(deadline)
 
     def close_door(self) -> None:
-        """Take no new connection; those that are there go on."""
+        """Stop accepting; existing connections stay."""
         if self._port is not None:
             self._port.close()
 
     async def close(self) -> None:
-        """Close all connections; answers under way are sent first, within a second."""
+        """Close all connections after pending answers, within a second."""
         self.close_door()
         for connection in list(self._connections):
             connection.close()
@@ -173,7 +152,7 @@ class Listener:
         return HttpConnection(self._service, self._timeout, self._opened, self._closed)
 
     def _opened(self, connection: HttpConnection) -> HttpError | None:
-        """Count a connection; the refusal of one too many."""
+        """Count a connection; returns the refusal above the limit."""
         self._connections.add(connection)
         if len(self._connections) <= self._limit:
             return None

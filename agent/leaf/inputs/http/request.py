@@ -1,7 +1,8 @@
-"""A request: who may send it, and what its line and headers say. No I/O.
+"""Checks request heads and unpacks bodies within limits per body and in total. No I/O.
 
-A page in a browser on this machine must not reach the input, neither by name (DNS rebinding) nor across
-sites: `Guard` checks `Host`, `Origin` and the token."""
+`Guard` checks `Host`, `Origin` and token, so that web pages in a local browser can't post (DNS rebinding,
+cross-site).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ KEY: Final = "idempotency-key"
 
 
 class Guard:
-    """Admits requests to one listener by its names, the origins that may post, and its token."""
+    """Admits requests by host name, origin and token."""
 
     def __init__(
         self,
@@ -33,8 +34,9 @@ class Guard:
         self._token = token
 
     def admit(self, headers: Mapping[str, str], *, open_path: bool, shown: str | None = None) -> None:
-        """Raises `HttpError` for a request that may not come in; an open path needs no token. `shown` is what
-        its URL shows as one."""
+        """Raise `HttpError` for a forbidden request; open paths need no token. `shown` is a token in
+        the URL.
+        """
         if not self._hosts.admit(headers.get("host")):
             raise at_fault(421, "host", "this Host is not served here (option allowed_hosts)")
         origin = headers.get("origin")  # programs send none
@@ -54,7 +56,7 @@ class Guard:
 
 
 class RequestHead(NamedTuple):
-    """The head of a request with a body."""
+    """The head of a request with body."""
 
     target: str
     """Path and query."""
@@ -64,23 +66,22 @@ class RequestHead(NamedTuple):
     key: str | None
     """The `Idempotency-Key`."""
     limit: int
-    """Bytes of the body at most, as it comes and unpacked."""
+    """Most bytes of the body, received and unpacked."""
     waits: bool = False
-    """Whether the sender waits for 100 before it sends the body."""
+    """Whether the sender expects 100 first."""
     size_hint: str = ""
-    """What 413 adds."""
+    """Text added to 413."""
     time_unit: int = 1
-    """Nanoseconds of one step of the times in the body."""
+    """Nanoseconds per time step of the body."""
 
     def too_large(self, *, unread: bool = True) -> HttpError:
-        """413 for this request."""
         return at_fault(
             413, "too_large", f"the body is above {self.limit} bytes{self.size_hint}", unread=unread
         )
 
 
 def check_method(request: HttpRequest, remedy: str, *methods: str) -> None:
-    """Raises `HttpError` 405 for a method that is none of these."""
+    """Raise `HttpError` 405 for other methods."""
     if request.method not in methods:
         allow = ", ".join(methods)
         raise at_fault(405, "method", f"{request.method:.16} is not possible here: {remedy}", Allow=allow)
@@ -97,7 +98,7 @@ def request_key(request: HttpRequest) -> str:
 
 
 def body_key(body: bytes) -> str:
-    """The key of a request that is known by its body."""
+    """Return the key of a request identified by its body."""
     return blake2b(body, digest_size=16).hexdigest()
 
 

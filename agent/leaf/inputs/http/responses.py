@@ -1,5 +1,6 @@
-"""What the HTTP input answers: success, or a status with a JSON body that says what to do, and whether
-anything was stored. No I/O."""
+"""Builds the HTTP answers: success, or a JSON error with the remedy and whether anything was stored.
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from agent.leaf.intake import NotAtHubError, RefusalReason, RefusedError, Unknow
 _JSON: Final = "application/json"
 NOTHING: Final = "nothing of the request was stored"
 ATTEMPT: Final = "nothing of this attempt was stored"
-"""What can be said of a request whose key was not looked up, or is not known."""
+"""Statement on a request whose key is unknown."""
 _MAX_REASON: Final = 300
 _RETRY_AFTER: Final = 5.0
 _STATUS: Final = {
@@ -32,7 +33,7 @@ _STATUS: Final = {
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 STORED: Final = Response(204)
-"""What the level of the input promises is so: stored, or held by the hub."""
+"""The input's promised level is reached."""
 ACCEPTED: Final = Response(
     202,
     json.dumps({"acknowledged": "accepted", "meaning": "held in memory here, not stored yet"}).encode(),
@@ -41,9 +42,11 @@ ACCEPTED: Final = Response(
 
 
 class HttpError(Exception):
-    """An answer other than 204. `fault` is the label under which `petiole_invalid_requests` counts it, None
-    where the request was in order. `unread`: the body was not read to its end, so the connection closes.
-    `certain`: the core said so, which has looked the key of the request up."""
+    """An answer other than 204.
+
+    `fault` labels `petiole_invalid_requests`, None for a valid request. `unread` closes the connection, since
+    the body was not read. `certain` means that the core looked up the key.
+    """
 
     def __init__(
         self,
@@ -70,11 +73,10 @@ class HttpError(Exception):
         self.content_type = _JSON
 
     def response(self) -> Response:
-        """The answer to send."""
         return Response(self.status, self.body, self.content_type, self.headers)
 
     def of_attempt(self, *, keyed: bool) -> HttpError:
-        """The same without a word on earlier attempts of the request, of which this one knows nothing."""
+        """Return the error without a statement on earlier attempts."""
         earlier = "; what an earlier one under its Idempotency-Key stored stays stored" if keyed else ""
         return HttpError(
             self.status,
@@ -87,13 +89,13 @@ class HttpError(Exception):
 
 
 def at_fault(status: int, fault: str, error: str, *, unread: bool = True, **headers: str) -> HttpError:
-    """The sender's request breaks the contract; `headers` with `_` for `-`."""
+    """Return an error for a contract violation; `headers` use `_` for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return HttpError(status, f"{error}; {NOTHING}", fault=fault, headers=named, unread=unread)
 
 
 def bad_lines(error: BadLinesError) -> HttpError:
-    """400 that names the lines at fault."""
+    """Return 400 with the bad lines."""
     total = len(error.lines) + error.more
     count = f"{total}" if error.counted else f"at least {total}"
     listed = [{"line": number, "reason": reason[:_MAX_REASON]} for number, reason in error.lines]
@@ -106,7 +108,7 @@ def bad_lines(error: BadLinesError) -> HttpError:
 
 
 def refused(error: RefusedError, *, unread: bool = False, certain: bool = False) -> HttpError:
-    """What was refused, so that the sender still has it; `certain` where the core did."""
+    """Return the error for refused readings; `certain` when the core refused."""
     status = _STATUS[error.reason]
     headers = {}
     if status in (429, 503):
@@ -120,29 +122,29 @@ def refused(error: RefusedError, *, unread: bool = False, certain: bool = False)
 
 
 def stopped() -> HttpError:
-    """503 for a request that came too late."""
+    """Return 503 for a request during the stop."""
     return refused(RefusedError(RefusalReason.STOPPING, "the agent is stopping"), unread=True)
 
 
 def too_slow(part: str) -> HttpError:
-    """408 for a sender whose `header` or `body` did not come in time."""
+    """Return 408 for a late `header` or `body`."""
     return at_fault(408, "timeout", f"the {part} of the request did not come in time")
 
 
 def not_http(error: NotHttpError) -> HttpError:
-    """400 for bytes that are no request."""
+    """Return 400 for bytes that are no request."""
     return at_fault(400, "not_http", str(error))
 
 
 def failed() -> HttpError:
-    """500: an error in the agent itself."""
+    """Return 500 for an internal error."""
     return HttpError(
         500, "an error in the agent: whether the readings are stored is not known; its log says more"
     )
 
 
 def unknown_outcome(keyed: bool) -> HttpError:
-    """504: the outcome is unknown."""
+    """Return 504 for an unknown outcome."""
     repeat = (
         "repeat the same body under the same Idempotency-Key, which stores it once"
         if keyed
@@ -152,7 +154,7 @@ def unknown_outcome(keyed: bool) -> HttpError:
 
 
 def of_outcome(error: Exception, keyed: bool) -> HttpError | None:
-    """The answer to readings that are not stored or may not be; None for an error in the agent itself."""
+    """Return the answer for unstored or unknown readings; None for an internal error."""
     match error:
         case HttpError():
             return error
@@ -166,7 +168,7 @@ def of_outcome(error: Exception, keyed: bool) -> HttpError | None:
 
 
 def not_at_hub(error: NotAtHubError, keyed: bool) -> HttpError:
-    """504: stored here, and not seen at the hub in time."""
+    """Return 504 for readings stored here but not yet at the hub."""
     if error.lost:
         return HttpError(
             504, f"{error}; under a new Idempotency-Key it is stored again, and may then be there twice"
@@ -180,7 +182,7 @@ def not_at_hub(error: NotAtHubError, keyed: bool) -> HttpError:
 
 
 HTTP2_PREFACE: Final = b"PRI * HTTP/2"
-"""How such a connection begins."""
+"""Start of an HTTP/2 connection."""
 HTTP2_TEXT: Final = (
     "this input speaks HTTP/1.1, and HTTP/2 came, which gRPC needs; send OTLP as http/protobuf, or by gRPC "
     "to an input of the type otlp_grpc"
@@ -190,4 +192,4 @@ _HTTP2_REASON: Final = bytes(4) + (13).to_bytes(4, "big") + HTTP2_TEXT.encode()
 HTTP2_GO_AWAY: Final = (
     _HTTP2_SETTINGS + len(_HTTP2_REASON).to_bytes(3, "big") + b"\x07" + bytes(5) + _HTTP2_REASON
 )
-"""HTTP_1_1_REQUIRED, with the reason, as a client of HTTP/2 reads it (RFC 9113, 6.8)."""
+"""HTTP_1_1_REQUIRED with reason (RFC 9113, 6.8)."""

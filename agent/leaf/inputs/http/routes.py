@@ -1,5 +1,4 @@
-"""The protocols that the HTTP input speaks, by path. To add a protocol derive `Route` and add its paths to
-`ROUTES`."""
+"""Maps paths to protocols of the HTTP input. To add one, derive `Route` and add its paths to `ROUTES`."""
 
 from __future__ import annotations
 
@@ -24,21 +23,20 @@ ROUTES: Final = {
     OTLP_LOGS_PATH: "otlp:OtlpLogsRoute",
     REMOTE_WRITE_PATH: "remote_write:RemoteWriteRoute",
 }
-"""Module and class by the paths to which readings are posted, and the questions of InfluxDB's clients. An
-agent to which nothing speaks a protocol does not hold its module in memory."""
+"""By path of posts and of InfluxDB queries."""
 OPTIONS: Final = {OTLP_PATH: "otlp", OTLP_LOGS_PATH: "otlp", REMOTE_WRITE_PATH: "remote_write"}
 """The option that a path needs."""
 
 
 class Routes:
-    """The routes of one input. Each is made for its first request and kept, for it may remember names."""
+    """The routes of one input, created on first use and kept for their caches."""
 
     def __init__(self, settings: RouteSettings) -> None:
         self._settings = settings
         self._made: dict[str, Route[Any]] = {}
 
     def find(self, path: str) -> Route[Any] | None:
-        """The route of a path, None where there is none."""
+        """Return the route of a path, or None."""
         place = ROUTES.get(path)
         if place is None or (path in OPTIONS and not getattr(self._settings, OPTIONS[path])):
             return None
@@ -51,7 +49,7 @@ class Routes:
 
 
 def not_found(path: str) -> HttpError:
-    """The refusal of a path that no route serves, and what to do."""
+    """Return the refusal of an unknown path with remedy."""
     if path in OPTIONS:
         return at_fault(404, "path", f"{path} is not served here (option {OPTIONS[path]})")
     return at_fault(404, "path", f"there is nothing at this path: readings go to POST {READINGS_PATH}")

@@ -1,4 +1,4 @@
-"""The options of the input `modbus`, and what can be wrong with them."""
+"""Defines and checks the options of the input `modbus`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDTHS: Final[dict[Type, int]] = {
     "float32": 2,
     "float64": 4,
 }
-"""Registers of a value."""
+"""Registers per value."""
 ADDRESS: Final = "{address}"
 MAX_VALUES: Final = 20_000
 _MAX_ADDRESS, _MAX_UNIT, _MAX_GAP = 65_535, 247, 124
@@ -52,8 +52,9 @@ class ModbusOptions(InputOptions, tag="modbus", kw_only=True):
 
 
 class RegisterSelection(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Values to read that follow each other in one table of one unit. With more than one, `{address}` in
-    `device` or `metric` is the address of each."""
+    """Consecutive values in one table of one unit. `{address}` in `device` or `metric` is each value's
+    address.
+    """
 
     metric: str
     address: int
@@ -69,7 +70,7 @@ class RegisterSelection(Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def kind(self) -> Type:
-        """The type of a value; that of coils and discrete inputs is a bit."""
+        """The value type; bit for coils and discrete inputs."""
         return "bool" if self.table in BITS else self.type
 
     @property
@@ -98,7 +99,7 @@ class RegisterSelection(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Link(Struct, frozen=True):
-    """Where the units are: a host and port, or a serial line."""
+    """A host and port, or a serial line."""
 
     host: str | None = None
     port: int = _PORT
@@ -106,7 +107,7 @@ class Link(Struct, frozen=True):
 
 
 def parse_link(url: str) -> Link | None:
-    """What `tcp://host:port` or `rtu:///dev/ttyS0` says, None for something else."""
+    """Parse `tcp://host:port` or `rtu:///dev/ttyS0`, None for other text."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORT

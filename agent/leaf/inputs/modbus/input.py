@@ -1,8 +1,7 @@
-"""The input `modbus`: reads registers of the units on one TCP connection or serial line at an interval.
+"""Reads registers of units on one TCP connection or serial line at intervals: the input `modbus`.
 
-A sample that is refused is dropped (the core counts it), and the next is taken when it is due: samples never
-queue up. A unit that does not answer is asked more and more rarely, so that it holds the others up for one
-`timeout` at a time and seldom; what a unit refuses is counted with its exception.
+A refused sample is dropped and counted; samples never queue. A silent unit is asked ever more rarely, so that
+others wait for one `timeout` only. Exceptions are counted.
 """
 
 from __future__ import annotations
@@ -31,19 +30,17 @@ if TYPE_CHECKING:
 
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0
 _CHUNK_READINGS: Final = 1_000
-"""What is stored at a time: with the longest names it fits a batch."""
+"""Readings per chunk; fits a batch with the longest names."""
 
 
 class _Unit(Struct):
-    """A unit of the line: when it is asked again after it did not answer."""
+    """A unit, and when to ask it again after silence."""
 
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_DELAY, _LONGEST_DELAY))
     silent_until: float = 0.0
 
 
 class ModbusInput(ConfiguredInput[ModbusOptions]):
-    """Samples the units of one line."""
-
     _intake: Intake
     _stopping: asyncio.Event
 
@@ -55,7 +52,7 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
         self._connecting = LogEdge(self._log, f"{options.url} can be read again")
         self._units = {register.unit: _Unit() for register in options.registers}
         self._failing: dict[tuple[int, str, int], LogEdge] = {}
-        """The requests that fail, by unit, table and address: others of the unit may succeed meanwhile."""
+        """Failing requests by unit, table and address."""
 
     def _mistakes(self) -> Iterator[str]:
         return problems(self._options)
@@ -80,7 +77,7 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
             self._up.set(0 if self._connecting or self._failing else 1)
 
     async def _sample(self, reads: list[Read], line: Line) -> list[Read]:
-        """Read all once and store it; returns the requests of the next sample."""
+        """Read and store a sample; returns the next requests."""
         from agent.leaf.inputs.modbus.line import ILLEGAL_ADDRESS, BusError, UnitError
 
         lines: list[SampleLine] = []
@@ -131,7 +128,7 @@ class ModbusInput(ConfiguredInput[ModbusOptions]):
                 yield SampleLine(ts, value.device or domain, value.metric, number)
 
     def _fail(self, read: Read, unit: _Unit, error: UnitError) -> None:
-        """A unit that has not answered waits; one that has refused is asked as before."""
+        """Delay a silent unit; keep asking one that refused."""
         self._invalid.labels(self.name, error.reason).inc()
         if error.code is None:
             unit.silent_until = time.monotonic() + unit.backoff.next()

@@ -1,4 +1,4 @@
-"""One Modbus line, on pymodbus: a TCP connection or a serial line, with one request under way at a time."""
+"""Connects to one Modbus line by pymodbus, with one pending request."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ logging.getLogger("pymodbus").setLevel(logging.CRITICAL)
 
 
 class BusError(Exception):
-    """The line itself can't be used now: nothing is connected."""
+    """The line can't be used; nothing is connected."""
 
 
 class UnitError(Exception):
-    """A unit does not give what it is asked for. `reason` is the label of the metric, `code` that of its
-    exception, 0 without one, None where it has not answered."""
+    """A unit failed. `reason` labels the metric; `code` is its exception, 0 without one, None for silence."""
 
     def __init__(self, reason: str, text: str, code: int | None = None) -> None:
         super().__init__(text)
@@ -50,7 +49,7 @@ class UnitError(Exception):
 
 
 class Line:
-    """A line that is opened when it is first needed, and again after it was lost."""
+    """A line that connects on demand, and again after a loss."""
 
     def __init__(self, options: ModbusOptions) -> None:
         self._timeout = options.timeout
@@ -77,7 +76,7 @@ class Line:
         self._client.close()
 
     async def read(self, read: Read) -> Sequence[int | bool]:
-        """The registers or bits of a request. Raises `BusError` or `UnitError`."""
+        """Return registers or bits. Raises `BusError` or `UnitError`."""
         async with self._taken:
             if not self._client.connected:
                 await self._connect()
@@ -99,7 +98,6 @@ class Line:
         return values
 
     async def _connect(self) -> None:
-        """Open the line; raises `BusError`."""
         try:
             async with timeout(max(self._timeout, 3.0)):
                 is_open = await self._client.connect()

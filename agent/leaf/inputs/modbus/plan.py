@@ -1,5 +1,4 @@
-"""Which requests read the selected values, in as few as the protocol permits, and what an answer says. No
-I/O."""
+"""Plans the fewest requests for selected values and decodes answers. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from agent.leaf.inputs.modbus import ADDRESS, BITS, WIDTHS, RegisterSelection, T
 
 MAX_REGISTERS: Final = 125
 MAX_BITS: Final = 2_000
-"""Of one request: Modbus Application Protocol 1.1b3, 6.1 and 6.3."""
+"""Per request: Modbus Application Protocol 1.1b3, 6.1 and 6.3."""
 _FORMATS: Final[dict[Type, str]] = {
     "bool": "?",
     "int16": ">h",
@@ -30,12 +29,12 @@ _FORMATS: Final[dict[Type, str]] = {
 
 
 class Value(NamedTuple):
-    """A value that is read, at an address."""
+    """A value at an address."""
 
     address: int
     kind: Type
     is_little: bool
-    """Whether its least significant register comes first."""
+    """Whether the least significant register is first."""
     scale: float
     offset: float
     device: str
@@ -43,12 +42,11 @@ class Value(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The address after it."""
         return self.address + WIDTHS[self.kind]
 
 
 class Read(Struct, frozen=True):
-    """A request to a unit: `count` registers or bits of a table from `address` on, and the values in them."""
+    """A request for `count` registers or bits from `address`, and its values."""
 
     unit: int
     table: Table
@@ -58,14 +56,13 @@ class Read(Struct, frozen=True):
 
     @property
     def has_gaps(self) -> bool:
-        """Whether it reads addresses that nothing is selected at."""
+        """Whether it reads unselected addresses."""
         covered = {at for value in self.values for at in range(value.address, value.end)}
         return len(covered) < self.count
 
 
 def plan(registers: Iterable[RegisterSelection], default: float, gap: int) -> dict[float, list[Read]]:
-    """The requests of each interval, in seconds; `gap` addresses that are not selected are read along rather
-    than asked around."""
+    """Return the requests per interval in seconds; reads across up to `gap` unselected addresses."""
 
     def place(register: RegisterSelection) -> tuple[float, int, Table]:
         return register.interval or default, register.unit, register.table
@@ -78,7 +75,7 @@ def plan(registers: Iterable[RegisterSelection], default: float, gap: int) -> di
 
 
 def reads(unit: int, table: Table, values: Sequence[Value], gap: int) -> Iterator[Read]:
-    """As few requests as `gap` permits for these values, which are sorted by address."""
+    """Return the fewest requests for values sorted by address."""
     most = MAX_BITS if table in BITS else MAX_REGISTERS
     together: list[Value] = []
     end = 0
@@ -93,13 +90,12 @@ def reads(unit: int, table: Table, values: Sequence[Value], gap: int) -> Iterato
 
 
 def split(read: Read) -> list[Read]:
-    """The same values without an address that nothing is selected at."""
+    """Split a request to skip unselected addresses."""
     return list(reads(read.unit, read.table, read.values, 0))
 
 
 def numbers(read: Read, answer: Sequence[int | bool]) -> Iterator[tuple[Value, int | float | bool | None]]:
-    """What an answer says of each value, None where it is no finite number. Raises `ValueError` for an answer
-    of another length than was asked for."""
+    """Yield each value of an answer, None if not finite. Raises `ValueError` for a wrong length."""
     if len(answer) < read.count:
         raise ValueError(f"the answer has {len(answer)} values, {read.count} were asked for")
     for value in read.values:

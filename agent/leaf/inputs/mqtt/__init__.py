@@ -1,4 +1,4 @@
-"""The options of the input `mqtt`, and what can be wrong with them."""
+"""Defines and checks the options of the input `mqtt`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
 
     @property
     def filters(self) -> list[str]:
-        """The filters to subscribe to: those that no other covers."""
+        """Return the filters to subscribe, without covered ones."""
         return widest([topic.filter for topic in self.topics])
 
     def doubles(self, other: InputOptions) -> str | None:
@@ -62,10 +62,11 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
 
 
 class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Topics to subscribe to, and what they say of their messages: in `device` and `metric` `{1}` is the
-    first level, `{2}` the second, `{2+}` the second and all after it with dots between, `{0}` the whole
-    topic. Without `device` it is the domain; an empty `metric` leaves it to the message. Messages of the
-    format `sparkplug` say both themselves."""
+    """Topics to subscribe, with templates of device and metric.
+
+    `{1}` is the first level, `{2+}` the second and later joined by dots, `{0}` the topic. Default device is
+    the domain; an empty `metric` comes from the message. Format `sparkplug` names both itself.
+    """
 
     filter: str
     device: str = ""
@@ -92,13 +93,12 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
         return matches(self.filter, topic)
 
     def place(self, topic: str) -> TopicNames:
-        """What the topic says."""
         device = fill_template(self.device, topic, "/") or None
         return TopicNames(device, fill_template(self.metric, topic, "/") or None)
 
 
 def template_of(topics: list[TopicTemplate], topic: str) -> TopicTemplate | None:
-    """The first entry that covers a topic; None where none does."""
+    """Return the first entry that covers a topic, or None."""
     return next((template for template in topics if template.matches(topic)), None)
 
 
@@ -133,7 +133,6 @@ def _values(options: MqttOptions) -> Iterator[str]:
 
 
 def _address(options: MqttOptions) -> tuple[str, int]:
-    """The host and port of the broker, as far as the URL tells them."""
     try:
         parts = urlsplit(options.url)
         host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
@@ -143,7 +142,7 @@ def _address(options: MqttOptions) -> tuple[str, int]:
 
 
 def file_problems(options: MqttOptions) -> Iterator[str]:
-    """What of the files that are named can't be used now."""
+    """Yield faults of the named files."""
     if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
         yield wrong
     if options.url.startswith("mqtts:") and (options.tls_cert is None) == (options.tls_key is None):
@@ -154,7 +153,7 @@ def file_problems(options: MqttOptions) -> Iterator[str]:
 
 
 def broker(options: MqttOptions, domain: str) -> Broker:
-    """Where and as whom to connect. Raises `SeedError`, or `OSError` for a file of TLS."""
+    """Return the broker's address and login. Raises `SeedError`, or `OSError` for a TLS file."""
     from agent.leaf.inputs.mqtt.session import Broker  # with paho, where it is needed
 
     parts = urlsplit(options.url)

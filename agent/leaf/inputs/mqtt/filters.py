@@ -1,7 +1,7 @@
-"""Compares topic filters by the topics that they match (MQTT 3.1.1, section 4.7). No I/O.
+"""Compares topic filters by matched topics (MQTT 3.1.1, 4.7). No I/O.
 
-A broker may send a copy of a message for each subscription that matches it (3.3.5); nats-server 2.15.1 does.
-So the subscriptions of an input must not overlap.
+A broker may send a copy per matching subscription (3.3.5; nats-server 2.15.1 does), so subscriptions must not
+overlap.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from itertools import combinations
 from typing import Final
 
 _SHARED: Final = re.compile(r"\$share/[^/+#]+/|\$queue/")
-"""Before the filter of a shared subscription; `$queue` is that of EMQX."""
+"""Prefix of shared subscriptions; `$queue` is EMQX's."""
 
 
 def without_group(filter_: str) -> str:
-    """The filter of a shared subscription without its group."""
+    """Return a shared subscription's filter."""
     return _SHARED.sub("", filter_, count=1)
 
 
 def group_of(filter_: str) -> str:
-    """The group of a shared subscription; empty for another."""
+    """Return a shared subscription's group, "" for others."""
     match = _SHARED.match(filter_)
     return match[0] if match is not None else ""
 
 
 def matches(filter_: str, topic: str) -> bool:
-    """Whether a filter matches a topic, which has no wildcards."""
+    """Tell whether a filter matches a topic."""
     return covers(without_group(filter_), topic)
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether `wide` matches each topic that `narrow` does; neither names a group."""
+    """Tell whether `wide` matches all topics of `narrow`; both without group."""
     if _differ_by_dollar(wide, narrow):
         return False
     have, want = wide.split("/"), narrow.split("/")
@@ -47,7 +47,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def overlap(first: str, second: str) -> bool:
-    """Whether some topic matches both filters, whatever their groups."""
+    """Tell whether a topic matches both filters, ignoring groups."""
     first, second = without_group(first), without_group(second)
     if _differ_by_dollar(first, second) or _differ_by_dollar(second, first):
         return False
@@ -62,7 +62,7 @@ def overlap(first: str, second: str) -> bool:
 
 
 def widest(filters: Sequence[str]) -> list[str]:
-    """The filters that no other of the same group covers: subscriptions to these receive all."""
+    """Return filters not covered by another of the same group."""
     return [
         filter_
         for filter_ in filters
@@ -76,12 +76,12 @@ def widest(filters: Sequence[str]) -> list[str]:
 
 
 def doubled(filters: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of the widest filters that overlap."""
+    """Return overlapping pairs of the widest filters."""
     return [pair for pair in combinations(widest(filters), 2) if overlap(*pair)]
 
 
 def unused(filters: Sequence[str]) -> list[tuple[str, str]]:
-    """Filters that an earlier filter covers, each behind that: the first match says what a topic means."""
+    """Return filters covered by an earlier one, after it: the first match defines a topic."""
     return [
         (first, second)
         for first, second in combinations(filters, 2)
@@ -90,5 +90,5 @@ def unused(filters: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _differ_by_dollar(wide: str, narrow: str) -> bool:
-    """Whether the topics of one begin with `$`, which a wildcard does not match (4.7.2)."""
+    """Tell whether only one begins with `$`, which wildcards do not match (4.7.2)."""
     return narrow.startswith("$") and wide[0:1] in ("+", "#")

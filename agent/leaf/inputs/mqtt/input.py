@@ -1,12 +1,9 @@
-"""The input `mqtt`: subscribes to a broker of MQTT 3.1.1 with QoS 1.
+"""Subscribes to an MQTT 3.1.1 broker with QoS 1: the input `mqtt`.
 
-A message is acknowledged to the broker after the local stream has acknowledged it, in order; until then the
-broker has it, also while this agent is down, for its client id is stable and its session is kept. The payload
-is a bare value in JSON, a reading, or an object whose members are values. What is none of these becomes a
-dead letter and is then acknowledged, for the broker would send it for ever. What devices published with
-QoS 0 arrives with QoS 0: it is stored like the others, but lost while this agent is down or the stream is
-full. Messages of Sparkplug B come with QoS 0, but are numbered: they are taken in their order, and held
-while the stream is full, so that only the broker can lose them, which shows as a gap.
+Messages are acknowledged in order once the local stream has them; the broker keeps them in the session of a
+stable client id. Invalid messages become dead letters and are acknowledged. QoS 0 messages are lost while the
+agent is down or the stream is full. Sparkplug B messages are taken in order and held while the stream is
+full, so only the broker can lose them, which shows as a gap.
 """
 
 from __future__ import annotations
@@ -35,11 +32,11 @@ if TYPE_CHECKING:
 _BATCH_MESSAGES: Final = 200
 _BATCH_BYTES: Final = 64 * 2**10
 _AGAIN_SECONDS: Final = 5.0
-"""How long the broker is given to send again what was being stored when the agent ended."""
+"""Time for the broker to resend messages that were being stored at the agent's end."""
 
 
 class _Begun(NamedTuple):
-    """A piece of which parts were stored when the agent ended: its position, and its messages."""
+    """A partly stored piece at the agent's end: its position and messages."""
 
     position: str
     held: list[MessageIdentity]
@@ -102,7 +99,7 @@ class MqttInput(SessionInput[MqttOptions]):
             self._log.warning("redelivered messages may be stored twice", reason=str(error))
 
     async def _pump(self, session: Session) -> str:
-        """Store what comes until the connection is over, and say why it is."""
+        """Store messages until the connection ends, and return why."""
         if self._begun is not None and session.resumed and not await self._go_on(self._begun, session):
             return session.over or "stopping"
         self._begun = None
@@ -115,7 +112,7 @@ class MqttInput(SessionInput[MqttOptions]):
         return "stopping"
 
     async def _next(self, session: Session, count: int) -> list[Received]:
-        """The messages that wait, at most so many; none when the connection is over or the agent stops."""
+        """Return up to `count` waiting messages, none at the end."""
         messages = await unless(self._stopping, session.next(count, _BATCH_BYTES)) or []
         for message in messages:
             if message.qos:
@@ -123,8 +120,7 @@ class MqttInput(SessionInput[MqttOptions]):
         return messages
 
     async def _go_on(self, begun: _Begun, session: Session) -> bool:
-        """Submit the piece again of which parts are stored, when the broker sends it as it was. False where
-        the connection or the agent ends before it has: then it comes once more."""
+        """Resubmit the partly stored piece when the broker resends it; False at an end before."""
         batch: list[Received] = []
         left = len(begun.held)
         try:
@@ -146,7 +142,7 @@ class MqttInput(SessionInput[MqttOptions]):
         return not is_cut
 
     async def _handle(self, batch: list[Received], begun: _Begun | None, session: Session) -> None:
-        """Store messages and acknowledge them. What is left when the agent stops comes again."""
+        """Store and acknowledge messages; unhandled ones return later."""
         while batch:
             part = self._sorter.sort(batch, self._news(batch), self._intake.domain)
             taken, batch = batch[: part.taken], batch[part.taken :]
@@ -172,8 +168,7 @@ class MqttInput(SessionInput[MqttOptions]):
         return not (message.qos and message.repeat and self._redelivery.is_stored(identity(message)))
 
     async def _store(self, piece: MessagePiece, begun: _Begun | None) -> bool:
-        """Submit a piece until it is stored; False when the agent stops before. Of a piece that was `begun`
-        it goes on, if it is that one: the position says which lines of it are stored."""
+        """Submit a piece until stored; False when stopping. A `begun` piece continues by its position."""
         identities = [identity(message) for message in piece.messages if message.qos]
         if begun is not None and identities == begun.held:
             position = begun.position
@@ -186,8 +181,7 @@ class MqttInput(SessionInput[MqttOptions]):
         return is_stored
 
     async def _try(self, piece: MessagePiece) -> bool:
-        """Submit what came with QoS 0 once, for the broker does not have it any more; whether it is
-        stored."""
+        """Submit QoS 0 messages once; returns whether stored."""
         cls = self._options.class_
         try:
             if piece.count:

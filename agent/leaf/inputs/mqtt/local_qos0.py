@@ -1,9 +1,8 @@
-"""The input `qos0`: what MQTT devices send with QoS 0 to the listener of this leaf's own server.
+"""Stores QoS 0 messages to this leaf's own MQTT listener: the input `qos0`, present when `[nats.mqtt]` has
+users.
 
-It is there whenever `[nats.mqtt]` has users. With QoS 1 and 2 the server stores a reading by itself before it
-answers the device; with QoS 0 there is no answer, so these are gathered here into batches like the readings
-of any other input. What comes while the agent or its connection is down is lost, as QoS 0 allows; what comes
-faster than it can be stored is dropped and counted, what is no reading becomes a dead letter.
+The server stores QoS 1 and 2 itself. QoS 0 messages are lost while the agent is down; excess ones are dropped
+and counted; invalid ones become dead letters.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 MAX_WAITING_BYTES: Final = 4 * 2**20
 _OVERHEAD: Final = 256
-"""Bytes that a message is taken to cost beside its payload."""
+"""Assumed bytes of a message beside its payload."""
 _CHUNK_BYTES: Final = 128 * 2**10
 _CHUNK_MESSAGES: Final = contract.MAX_BATCH_READINGS
 _AGAIN_SECONDS: Final = 1.0
@@ -41,14 +40,14 @@ _NO_TOPIC: Final = "not readings/<class>/<device>/<metric>"
 
 
 class Qos0Message(NamedTuple):
-    """What is kept of a message."""
+    """The kept parts of a message."""
 
     subject: str
     data: bytes
 
 
 class ClassGroup(Struct):
-    """Messages of one class with the lines that were made of them, and letters for what is no reading."""
+    """Messages of one class with their lines and dead letters."""
 
     messages: list[Qos0Message] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
@@ -56,7 +55,7 @@ class ClassGroup(Struct):
 
 
 class Qos0Input:
-    """Stores what came with QoS 0 to the server at `listen`, asked with the seed of the agent itself."""
+    """Reads QoS 0 messages of the server at `listen` with the agent's seed."""
 
     def __init__(self, listen: str, seed_file: Path, classes: Sequence[str], metrics: Metrics) -> None:
         self._url, self._seed_file, self._classes = f"nats://{listen}", seed_file, tuple(classes)
@@ -72,7 +71,7 @@ class Qos0Input:
 
     @property
     def name(self) -> str:
-        """The name in the batch subject and in metrics."""
+        """The name in batch subjects and metrics."""
         return contract.QOS0_INPUT
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
@@ -105,7 +104,7 @@ class Qos0Input:
         self._arrived.set()
 
     async def _next(self, link: OpenConnection, stopping: asyncio.Event) -> None:
-        """Return when a message is there, or none will come."""
+        """Wait for a message or the end."""
         waits = [asyncio.create_task(task) for task in (self._arrived.wait(), link.ended(), stopping.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +113,7 @@ class Qos0Input:
                 task.cancel()
 
     async def _store(self, intake: Intake) -> None:
-        """Store what has come so far, a chunk a class, and dead-letter what is no reading."""
+        """Store gathered messages, a chunk per class."""
         by_class: dict[str, ClassGroup] = {}
         size = count = 0
         while self._waiting and size < _CHUNK_BYTES and count < _CHUNK_MESSAGES:

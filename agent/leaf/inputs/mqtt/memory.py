@@ -1,4 +1,4 @@
-"""Remembers the filters that the session at a broker may have, so that an earlier filter ends there, too."""
+"""Remembers filters that the broker's session may have, so that removed ones are unsubscribed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from agent.base.files import write_private
 
 
 class FilterMemory:
-    """What one input remembers in a file; nothing where it is None."""
+    """The memory of one input in a file, or none."""
 
     def __init__(self, path: Path | None, log: FilteringBoundLogger) -> None:
         self._filters, self._log = path, log
 
     def earlier(self) -> list[str]:
-        """The filters that the session at the broker may have."""
+        """Return the filters that the session may have."""
         if self._filters is None:
             return []
         try:
@@ -26,7 +26,7 @@ class FilterMemory:
             return []
 
     def note(self, filters: Sequence[str]) -> None:
-        """Remember the filters that the session at the broker may have from now on."""
+        """Store the filters that the session may have."""
         if self._filters is None or list(filters) == self.earlier():
             return
         try:

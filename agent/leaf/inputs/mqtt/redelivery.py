@@ -1,18 +1,12 @@
-"""Recognises the messages that a broker sends again although they are stored. No I/O; times are monotonic
-seconds that the caller brings.
+"""Recognises stored messages that a broker sends again. No I/O; times are monotonic seconds.
 
-A message with QoS 1 that was not acknowledged, or whose acknowledgement was lost, comes again over the next
-connection, marked as a repeat. Packet id and digest of what was stored lately are kept in memory, and those
-of the last seconds travel with each batch as its position, so that they are known after a SIGKILL, too.
+Unacknowledged QoS 1 messages return marked as repeats. Packet id and digest of recent ones are in memory, and
+each batch's position has those of the last seconds, which survives SIGKILL.
 
-That needs a broker that goes on with its packet ids over connections, as mosquitto does. RabbitMQ begins at 1
-on each: what was 26 then is 1 now, and an id that is known with the same content may be another message. So
-what is known is kept over a connection only where the ids provably mean what they meant: the first one that
-comes is neither 1 nor the first of the connection before, and goes on from what came last; or nothing was
-acknowledged in between, so that the broker begins at the same message again. Otherwise it is forgotten: what
-the broker sends again is then stored again, and nothing is taken for stored that is not.
-
-A broker that gives an id again as soon as it is free is recognised by that, and not trusted from then on.
+That needs a broker that continues packet ids over connections, as mosquitto does; RabbitMQ restarts at 1. So
+entries are kept only if the first id proves continuity: neither 1 nor the previous connection's first, and
+following the last ones; or if nothing was acknowledged in between. Otherwise they are dropped, and repeats
+are stored twice rather than lost. A broker that reuses freed ids at once is detected and not trusted.
 """
 
 from __future__ import annotations
@@ -24,9 +18,9 @@ from typing import Final, NamedTuple
 
 REMEMBERED: Final = 1_000
 TRAVELLING: Final = 300
-"""As many fit into a position."""
+"""Entries per position."""
 SECONDS: Final = 5.0
-"""How long a position tells of a message whose acknowledgement was sent over a connection that lives."""
+"""Time for which a position keeps acknowledged messages."""
 _LATELY: Final = 100
 _IDS: Final = 65_535
 _LISTED: Final = "(?: [0-9]{1,5}:[0-9a-f]{1,20})*"
@@ -34,7 +28,7 @@ _POSITION: Final = re.compile(rf"[12] [0-9a-f]{{8}} ([cgr])({_LISTED}) \|({_LIST
 
 
 class MessageIdentity(NamedTuple):
-    """What tells a message from others: its packet id, and a digest of topic and payload of 80 bits."""
+    """Packet id and 80-bit digest of topic and payload, whose lowest 32 bits are their CRC-32."""
 
     packet_id: int
     content: int
@@ -48,26 +42,26 @@ def identity_of(packet_id: int, topic: str, payload: bytes) -> MessageIdentity:
 
 
 class Redelivery:
-    """What was stored lately."""
+    """Recently stored messages."""
 
     def __init__(self) -> None:
         self._stored: OrderedDict[int, tuple[int, float]] = OrderedDict()
         self._lately: OrderedDict[int, None] = OrderedDict()
         self.counts = True
-        """Whether the broker counts its packet ids up, as far as was seen."""
+        """Whether the broker counts packet ids up, as seen so far."""
         self.goes_on = False
-        """Whether it was seen to go on with them over connections."""
+        """Whether it continued them over connections."""
         self._resumed = self._acknowledged = False
         self._first: int | None = None
         self._last: int | None = None
 
     def is_stored(self, message: MessageIdentity) -> bool:
-        """Whether a message that is marked as a repeat is one that is stored."""
+        """Tell whether a marked repeat is stored."""
         stored = self._stored.get(message.packet_id)
         return self.counts and stored is not None and stored[0] == message.content
 
     def heard(self, message: MessageIdentity) -> None:
-        """A message came, in its turn, marked as a repeat or not."""
+        """Note a message in its turn, repeat or not."""
         if self._resumed:
             self._resumed = False
             self._open(message)
@@ -77,7 +71,7 @@ class Redelivery:
         self._last = message.packet_id
 
     def note(self, message: MessageIdentity) -> None:
-        """A message came for the first time."""
+        """Note a new message."""
         if message.packet_id in self._lately:
             self.counts = False
         self._lately[message.packet_id] = None
@@ -85,19 +79,17 @@ class Redelivery:
             self._lately.popitem(last=False)
 
     def store(self, message: MessageIdentity, now: float) -> None:
-        """A message is stored."""
         self._stored.pop(message.packet_id, None)
         self._stored[message.packet_id] = (message.content, now)
         if len(self._stored) > REMEMBERED:
             self._stored.popitem(last=False)
 
     def acknowledged(self) -> None:
-        """An acknowledgement is on its way to the broker."""
+        """Note that an acknowledgement is being sent."""
         self._acknowledged = True
 
     def connected(self, now: float, *, resumed: bool) -> None:
-        """A connection begins. Whatever was acknowledged over the one before may come again where the broker
-        has `resumed` the session; otherwise nothing does."""
+        """Begin a connection. Acknowledged messages may return only if the broker `resumed` the session."""
         self._resumed = resumed
         if not resumed:
             self._stored.clear()
@@ -108,8 +100,9 @@ class Redelivery:
             self._stored[packet_id] = (content, now)
 
     def position(self, mark: str, coming: list[MessageIdentity], now: float) -> str:
-        """The position of a piece that stores what is `coming`; `mark` (8 hexadecimal digits) makes it unlike
-        any other."""
+        """Return the position of a piece with the messages `coming`; `mark` (8 hex digits) makes
+        it unique.
+        """
         stored = [
             MessageIdentity(packet_id, content)
             for packet_id, (content, at) in self._stored.items()
@@ -125,8 +118,9 @@ class Redelivery:
         return f"2 {mark} {how}{texts[0]} |{texts[1]}"
 
     def restore(self, position: str, now: float, *, begun: bool = False) -> list[MessageIdentity]:
-        """Know what a position tells, and return what its own piece held: stored as well, unless it was only
-        `begun`. Raises `ValueError` for a position of another kind."""
+        """Load a position and return its piece's messages, stored unless only `begun`.
+        Raises `ValueError`.
+        """
         match = _POSITION.match(position)
         if match is None:
             raise ValueError(f"position {position!r:.80} is none of an mqtt input")
@@ -140,8 +134,7 @@ class Redelivery:
         return coming
 
     def _open(self, message: MessageIdentity) -> None:
-        """The first message over a connection that goes on with a session: forget what is known, unless it
-        still means the same."""
+        """Forget entries unless the first message of a resumed session proves continuity."""
         follows = self._follows(message)
         if not self.goes_on and follows and message.packet_id not in (1, self._first):
             self.goes_on = True
@@ -152,7 +145,7 @@ class Redelivery:
             self._stored.clear()
 
     def _follows(self, message: MessageIdentity) -> bool:
-        """Whether a packet id goes on from what came before: as one of the last, or closely behind them."""
+        """Tell whether a packet id is among the last or closely after."""
         stored = self._stored.get(message.packet_id)
         if stored is not None and stored[0] == message.content:
             return True

@@ -1,8 +1,7 @@
-"""One connection to a broker: paho's client, driven by this event loop.
+"""Runs one broker connection with paho's client on this event loop.
 
-Messages wait here, bounded: where too many do, the socket is not read, so that the broker is held up by TCP.
-Nothing is acknowledged but by `acknowledge`. A broker keeps the session of the client id, so that what it has
-not had acknowledged comes again, also after this process was gone.
+Waiting messages are bounded; above that the socket is not read, so TCP slows the broker. Only `acknowledge`
+acknowledges, so the broker's session resends the rest.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from agent.base.wait import timeout
 MAX_WAITING: Final = 1_000
 MAX_WAITING_BYTES: Final = 4 * 2**20
 MAX_PACKET: Final = 8 * 2**20
-"""A larger message is not read: the protocol would allow for 256 MiB."""
+"""Largest message read; the protocol allows 256 MiB."""
 _CONNECT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0
 _LEAVE_SECONDS: Final = 2.0
-"""How long the broker may take to close a connection that this end has ended."""
+"""Time for the broker to close an ended connection."""
 _DISCARDED: Final = 64 * 2**10
 _REFUSED: Final = 128
 
 
 class BrokerError(Exception):
-    """The broker cannot be reached, does not let us in, or has gone; the text says which."""
+    """The broker is unreachable, refused or gone; the text has the reason."""
 
 
 class Broker(Struct, frozen=True):
-    """Where and as whom to connect."""
+    """Address and login."""
 
     host: str
     port: int
@@ -51,7 +50,7 @@ class Broker(Struct, frozen=True):
 
 
 class Received(NamedTuple):
-    """A message; `repeat` and `retained` as the broker marks it."""
+    """A message with the broker's `repeat` and `retained` marks."""
 
     topic: str
     payload: bytes
@@ -59,12 +58,11 @@ class Received(NamedTuple):
     packet_id: int
     repeat: bool
     retained: bool = False
-    """Whether the broker sends it because of the subscription, so that its age is unknown."""
+    """Sent because of the subscription, so its age is unknown."""
 
 
 class Session:
-    """A connection that lasts as long as the context of `connected`; `subscribed` is called once the broker
-    has granted the subscriptions, `unsubscribed` once it has ended others."""
+    """A connection during `connected`; calls `subscribed` and `unsubscribed` after the broker's grants."""
 
     def __init__(
         self, broker: Broker, subscribed: Callable[[], None], unsubscribed: Callable[[], None]
@@ -76,7 +74,7 @@ class Session:
         self._arrived = asyncio.Event()
         self._over: str | None = None
         self.resumed = False
-        """Whether the broker had kept a session of ours."""
+        """Whether the broker kept the session."""
         self._reading: int | None = None
         self._writing: int | None = None
         self._answer: asyncio.Future[str | None] = self._loop.create_future()
@@ -104,14 +102,15 @@ class Session:
 
     @property
     def over(self) -> str | None:
-        """Why the connection has ended, None while it lives."""
+        """Why the connection ended, or None."""
         return self._over
 
     @contextlib.asynccontextmanager
     async def connected(self, filters: list[str], ended: list[str]) -> AsyncIterator[None]:
-        """Connect and ask for the subscriptions, and for the end of others; when the subscriptions are
-        refused, the connection is over. Neither is waited for: what the broker kept comes before its answer.
-        Raises `BrokerError`."""
+        """Connect and request subscriptions and `ended` ones, without waiting; refusal ends the connection.
+
+        Raises `BrokerError`.
+        """
         self._filters = filters
         looking: asyncio.Task[None] | None = None
         try:
@@ -133,7 +132,7 @@ class Session:
                 sock.close()
 
     async def next(self, count: int, most_bytes: int) -> list[Received]:
-        """The messages that wait, at most so many, at least one unless the connection is over."""
+        """Return up to `count` waiting messages, at least one unless over."""
         while not self._waiting and self._over is None:
             self._arrived.clear()
             await self._arrived.wait()
@@ -147,14 +146,14 @@ class Session:
         return messages
 
     def acknowledge(self, message: Received) -> bool:
-        """Tell the broker that a message is safe, unless the connection is over; whether that was sent."""
+        """Acknowledge a message; returns whether it was sent."""
         if self._over is not None or not message.qos:
             return False
         self._client.ack(message.packet_id, message.qos)
         return True
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """Publish with QoS 0, unless the connection is over."""
+        """Publish with QoS 0, unless over."""
         if self._over is None:
             self._client.publish(topic, payload)
 
@@ -176,7 +175,7 @@ class Session:
             raise BrokerError(f"it does not let us in: {refusal}")
 
     async def _look(self) -> None:
-        """Keep the connection alive, and notice when it is not."""
+        """Keep the connection alive and detect its end."""
         while self._client.loop_misc() == MQTT_ERR_SUCCESS:  # noqa: ASYNC110 - paho has no event
             await asyncio.sleep(_LOOK_SECONDS)
         self._end("it has not answered a ping, or has closed the connection")
@@ -207,10 +206,11 @@ class Session:
             self._end(f"the connection broke: {error}")
 
     async def _leave(self) -> None:
-        """Send the acknowledgements that wait to be written, and that this client goes: what is not
-        acknowledged comes again, and is stored twice where a broker numbers each connection from 1. The
-        broker closes the connection. If this end did, with bytes unread, a reset could reach the broker
-        before it has read all."""
+        """Send waiting acknowledgements and DISCONNECT, and let the broker close.
+
+        Closing here with unread bytes could reset the connection before the broker read all, and
+        unacknowledged messages may be stored twice.
+        """
         sock = self._client.socket()
         if self._over is not None or sock is None:
             return

@@ -1,4 +1,4 @@
-"""Takes messages apart into readings and letters, in the order in which they came. No I/O."""
+"""Splits messages into readings and dead letters, in order. No I/O."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.sparkplug import NodeCommand, SparkplugDecoder
 
 _FULL: Final = 2_500
-"""Readings and letters with which a piece takes no further message where there is Sparkplug: one message of
-it has twice as many."""
+"""Lines at which a piece with Sparkplug takes no more; one message may have twice that."""
 
 
 RETAINED: Final = "retained"
-"""The tag of readings whose message the broker had kept since an unknown time."""
+"""Tag of readings from retained messages of unknown age."""
 
 
 class MessagePiece(Struct):
-    """Messages that are submitted together, as `count` readings and letters."""
+    """Messages submitted together, as `count` readings and letters."""
 
     messages: list[Received] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     count: int = 0
     letters: list[Letter] = field(default_factory=list)
     values: dict[bytes, bytes] = field(default_factory=dict)
-    """The newest content of each topic, as digests."""
+    """Newest content per topic, as digests."""
 
     @property
     def lines(self) -> int:
-        """Readings and letters."""
+        """Number of readings and letters."""
         return self.count + len(self.letters)
 
     def chunk(self, position: str | None = None) -> Chunk:
-        """The piece as it is submitted; without a position its letters go another way."""
+        """Return the chunk; without position its letters are submitted separately."""
         letters = () if position is None else tuple(self.letters)
         return Chunk(b"".join(self.payloads), self.count, position=position, letters=letters)
 
 
 class SortedMessages(Struct):
-    """The first messages of a batch, `taken` of them: `piece` is stored for certain, `lossy` is lost where it
-    can't be stored at once. `commands` are to be published."""
+    """The first `taken` messages: `piece` must be stored, `lossy` is dropped if not stored at once,
+    `commands` are published.
+    """
 
     piece: MessagePiece = field(default_factory=MessagePiece)
     lossy: MessagePiece = field(default_factory=MessagePiece)
@@ -66,7 +66,7 @@ class SortedMessages(Struct):
 
 
 class Sorter:
-    """Takes apart what one input receives."""
+    """Splits the messages of one input."""
 
     def __init__(
         self,
@@ -85,8 +85,7 @@ class Sorter:
         self._sparkplug: SparkplugDecoder | None = None
 
     def sort(self, messages: list[Received], new: list[bool], domain: str) -> SortedMessages:
-        """Take apart as many messages as a piece may have, at least one; those that are not `new` are
-        stored."""
+        """Split as many messages as fit a piece, at least one; messages not `new` are stored."""
         part = SortedMessages()
         for message, is_new in zip(self._fitting(messages, new), new, strict=False):
             if self.has_sparkplug and part.piece.lines >= _FULL:
@@ -113,7 +112,7 @@ class Sorter:
         return part
 
     def stored_messages(self, messages: list[Received], new: list[bool]) -> list[Received]:
-        """Those of the `new` messages with QoS 1 that are to be stored."""
+        """Return the `new` QoS 1 messages to store."""
         chosen, values = [], dict[bytes, bytes]()
         for message, is_new in zip(messages, new, strict=True):
             value = _value(message, template_of(self._topics, message.topic))
@@ -125,7 +124,7 @@ class Sorter:
         return chosen
 
     def _is_skipped(self, message: Received, value: SourceValue, before: dict[bytes, bytes]) -> bool:
-        """Whether a retained message is not to be stored; `before` is what is being stored with it."""
+        """Tell whether to skip a retained message; `before` has values being stored with it."""
         if not message.retained or self._retained == "tag":
             return False
         if self._retained == "skip" or before.get(value.source) == value.content:
@@ -133,8 +132,7 @@ class Sorter:
         return value.source not in before and self._memory.is_known(value)
 
     def _fitting(self, batch: list[Received], new: list[bool]) -> list[Received]:
-        """So many messages as certainly make no more lines than a piece may have, at least one; those that
-        are not `new` make none. A large one is alone, for it may be refused as too large for a message."""
+        """Return messages that surely fit a piece, at least one; a large one alone, as it may be refused."""
         lines = 0
         for index, (message, is_new) in enumerate(zip(batch, new, strict=True)):
             if not is_new:
@@ -198,7 +196,7 @@ class Sorter:
         self._keep(Letter(message.payload, message.topic, text), reason, 1, piece)
 
     def _keep(self, letter: Letter, reason: str, times: int, piece: MessagePiece) -> None:
-        """Keep and count what is no reading, and say so."""
+        """Keep, count and log an invalid message."""
         piece.letters.append(letter)
         self._metrics.invalid.labels(self._name, reason).inc(times)
         self._warn("message not taken", letter.at, letter.reason)
@@ -208,18 +206,18 @@ class Sorter:
 
 
 def identity(message: Received) -> MessageIdentity:
-    """What tells a message from others."""
+    """Return a message's identity."""
     return identity_of(message.packet_id, message.topic, message.payload)
 
 
 def _value(message: Received, template: TopicTemplate | None) -> SourceValue:
-    """What a message says of its topic, under other names another value."""
+    """Return the digest of a message's value, distinct per names."""
     names = () if template is None else (template.device, template.metric)
     return value_of(message.topic.encode(errors="surrogatepass"), message.payload, *names)
 
 
 def _odd_members(message: Received, block: bytes, bad: Sequence[tuple[int, str]]) -> Letter:
-    """A letter with the lines of a message that are no readings, beside others that are."""
+    """Return a letter with the invalid lines of a partly valid message."""
     lines = [block[offset : block.find(b"\n", offset) % (len(block) + 1)] for offset, _ in bad]
     names = listed([metric_of(line) for line in lines])
     return Letter(b"\n".join(lines), message.topic, f"{bad[0][1]}: {names}")

@@ -1,4 +1,4 @@
-"""The options of the input `nats`: its subjects, and what they say of their messages. No I/O."""
+"""Defines the options and subject templates of the input `nats`. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent.leaf.inputs.shared import InputOptions
 _TOKEN: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+\Z")
 _MOST: Final = 255
 _TAKEN: Final = ("tel", "cmd", "petiole", "readings")
-"""First tokens of the agent's own subjects and of what MQTT devices send."""
+"""First tokens of the agent's own and MQTT subjects."""
 
 
 class NatsOptions(InputOptions, tag="nats", kw_only=True):
@@ -45,9 +45,10 @@ class NatsOptions(InputOptions, tag="nats", kw_only=True):
 
 
 class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Subjects to subscribe to, with the wildcards of NATS, and templates of device and metric
-    (`agent.leaf.inputs.formats.message`). Without `device` it is the domain; an empty `metric` leaves it to
-    the message."""
+    """Subjects to subscribe, with device and metric templates (`agent.leaf.inputs.formats.message`).
+
+    Default device is the domain; an empty `metric` comes from the message.
+    """
 
     filter: str
     device: str = ""
@@ -70,13 +71,12 @@ class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
                 yield f"{name} {problem}"
 
     def place(self, subject: str) -> TopicNames:
-        """What a subject says of its message."""
         device = fill_template(self.device, subject, ".") or None
         return TopicNames(device, fill_template(self.metric, subject, ".") or None)
 
 
 def overlapping(subjects: Sequence[SubjectTemplate]) -> Iterator[tuple[str, str]]:
-    """Pairs of filters that have subjects in common: their messages would come twice."""
+    """Yield overlapping pairs of filters, whose messages would come twice."""
     for number, subject in enumerate(subjects):
         for other in subjects[:number]:
             if subjects_overlap(subject.filter, other.filter):

@@ -1,11 +1,8 @@
-"""The input `nats`: subscribes to core subjects of the leaf's own server, on which programs of this machine
-publish, and makes readings of their messages. What a message does not say of itself its subject says, by
-templates.
+"""Stores messages on core subjects of the leaf's own server: the input `nats`.
 
-A message that is a request (it has a reply subject) is answered in JSON once it is stored, as a whole or not
-at all, and with the header `Nats-Msg-Id` stored once. Other messages are not answered: what comes while
-`pending` bytes wait to be stored, or faster than it can be read, is dropped and counted. docs/inputs.md has
-the payloads, the answers and the permissions.
+Requests are answered in JSON once stored whole or refused; `Nats-Msg-Id` makes repeats safe. Other messages
+are dropped and counted above `pending` waiting bytes. docs/inputs.md describes payloads, answers and
+permissions.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 _QUEUE: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]{0,64}\Z")
 _LEAST_PENDING: Final = 64 * 1024
 _OVERHEAD: Final = 512
-"""Bytes that a message is taken to cost beside its payload."""
+"""Assumed bytes of a message beside its payload."""
 _MAX_MESSAGES: Final = 65_536
 _AGAIN: Final = 1.0
 _SLOW: Final = "slow consumer"
@@ -73,7 +70,7 @@ class NatsInput(ConfiguredInput[NatsOptions]):
             yield f"pending is {options.pending} bytes; take 64KiB at least"
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Hear messages until `stopping` is set, then store and answer what has come."""
+        """Receive until `stopping`, then store and answer what has come."""
         options = self._options
         self._intake, self._stopping = intake, stopping
         self._dropped = self._metrics.dropped.labels(options.name)
@@ -124,7 +121,7 @@ class NatsInput(ConfiguredInput[NatsOptions]):
         )
 
     def _problem(self, text: str) -> None:
-        """What the client library says of a connection."""
+        """Log a client library's connection error."""
         if _SLOW in text:
             self._dropped.inc()
         elif _DENIED in text:
@@ -203,8 +200,9 @@ class NatsInput(ConfiguredInput[NatsOptions]):
 
 
 def lines_of(payload: bytes, names: TopicNames, *, whole: bool = True) -> Iterator[bytes]:
-    """The lines of readings that a payload holds, some at a time. Raises `MessageError`; of a payload of
-    several rows that need not be taken `whole`, a bad row is a line that is no reading."""
+    """Yield reading lines of a payload in groups. Raises `MessageError`; unless `whole`, bad rows become
+    invalid lines.
+    """
     try:
         lines = message_lines(payload, names)
     except MessageError:
@@ -240,4 +238,4 @@ def _refusal(why: str, retry: float | None = None) -> dict[str, Any]:
 
 
 def _nothing() -> None:
-    """A subject can't be paused: what comes is dropped instead."""
+    """Do nothing: subjects can't be paused."""

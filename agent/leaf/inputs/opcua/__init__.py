@@ -1,4 +1,4 @@
-"""The options of the input `opcua`, and what can be wrong with them."""
+"""Defines and checks the options of the input `opcua`."""
 
 from __future__ import annotations
 
@@ -53,9 +53,11 @@ class OpcuaOptions(InputOptions, tag="opcua", kw_only=True):
 
 
 class NodeSelection(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Variables to follow, by `id` (one) or by `path` (all that match), and what they are called: in `device`
-    and `metric` `{1}` is the first name of the path below Objects, `{2}` the second, `{2+}` the second and
-    all after it with dots between, `{0}` the whole path. For an `id` the path is the browse name alone."""
+    """Variables to follow by `id` or `path`, with device and metric templates.
+
+    `{1}` is the first name below Objects, `{2+}` the second and later joined by dots, `{0}` the path; for an
+    `id` the path is the browse name.
+    """
 
     id: str | None = None
     path: str | None = None
@@ -76,7 +78,6 @@ class NodeSelection(Struct, forbid_unknown_fields=True, kw_only=True):
             yield 'metric is empty; leave it out, or write metric = "{2+}"'
 
     def names(self, path: str) -> TopicNames:
-        """What the variable at a path (names parted by `/`) is called."""
         return TopicNames(
             fill_template(self.device, path, "/") or None, fill_template(self.metric, path, "/")
         )
@@ -122,7 +123,7 @@ def _secrets(options: OpcuaOptions) -> Iterator[str]:
 
 
 def file_problems(options: OpcuaOptions) -> Iterator[str]:
-    """What of the files that are named can't be used now."""
+    """Yield faults of the named files."""
     if options.password_file is not None and (wrong := check_password(options.password_file)) is not None:
         yield wrong
     for path in (options.cert, options.key, options.server_cert):
@@ -134,28 +135,28 @@ def file_problems(options: OpcuaOptions) -> Iterator[str]:
 
 
 class Position(Struct, frozen=True):
-    """Up to where the notifications of a subscription are stored. All before `sequence` are, and of this one
-    the first `parts` pieces."""
+    """The stored part of a subscription: all before `sequence`, and its first `parts` pieces."""
 
     server: str
-    """When the server was started: another one counts its subscriptions from the beginning again."""
+    """Server start time; after a restart subscriptions are numbered afresh."""
     subscription: int
     nodes: str
-    """A digest of what the subscription's handles mean."""
+    """Digest of the handles' meaning."""
     sequence: int
     parts: int
     v: int = 1
     cut: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-    """Whether the last piece leaves out values that were stored before. Only the agent that made it knows
-    which: after a kill the next one makes it whole, and must not take it for this one."""
+    """Whether the last piece omits values stored earlier. A later agent makes it whole and must not confuse
+    them.
+    """
 
     def encode(self) -> str:
-        """The text that travels with the readings."""
+        """Return the text stored with the readings."""
         return msgspec.json.encode(self).decode()
 
 
 def parse_position(text: str) -> Position:
-    """Read a position; raises `ValueError` for one of a later version."""
+    """Parse a position; raises `ValueError` for a later version."""
     position = msgspec.json.decode(text, type=Position)
     if position.v != 1:
         raise ValueError(f"the position is of version {position.v}, this release reads 1")

@@ -1,4 +1,4 @@
-"""Bounds for what asyncua 2.1 decodes: a message of a few bytes must not become a value of gigabytes."""
+"""Bounds asyncua 2.1's decoding, so that small messages can't become gigabytes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ _reshape = ua_binary._reshape
 
 
 class _NullArray:
-    """Arrays of the type Null. Its values take no byte, so that nothing but its length, of up to 2^31, bounds
-    the list that asyncua makes of such an array."""
+    """Arrays of type Null, whose values have no bytes, so only a length of up to 2^31 bounds the list."""
 
     @staticmethod
     def pack_array(values: Sequence[None] | None) -> bytes:
-        """As asyncua writes it: a length that nothing follows."""
+        """Write a length without content, as asyncua does."""
         length: bytes = ua_binary.Primitives.Int32.pack(-1 if values is None else len(values))
         return length
 
     @staticmethod
     def unpack_array(_data: Any, _length: int) -> tuple[None, ...]:
-        """No values, whatever the length: there is nothing in them to be read."""
+        """Return no values whatever the length."""
         return ()
 
 
 def _read_forwards(buffer: Buffer, size: int) -> bytes:
-    """What comes next. Raises `NotEnoughData` also for a negative size, such as a text may say that it has:
-    asyncua goes back by that, so that an array reads the same bytes over and over."""
+    """Read on. Raises `NotEnoughData` for negative sizes, for which asyncua would go back and reread."""
     if size < 0:
         raise NotEnoughData(f"a length of {size} bytes")
     return _read(buffer, size)
 
 
 def _reshaped(flat: list[Any], dims: list[int]) -> list[Any]:
-    """The values of an array by its dimensions; flat where these are none, or declare more values than there
-    are. asyncua fills up to a million with empty lists."""
+    """Shape an array by its dimensions; flat if these exceed the values, which asyncua would fill up to a
+    million.
+    """
     if not dims or min(dims) < 0:
         return flat
     declared = math.prod(max(size, 1) for size in dims)
@@ -47,7 +46,7 @@ def _reshaped(flat: list[Any], dims: list[int]) -> list[Any]:
 
 
 def bound() -> None:
-    """Have asyncua keep the bounds, in all that this process decodes from now on."""
+    """Install the limits in asyncua for this process."""
     ua_binary.Primitives1.Null = _NullArray  # type: ignore[attr-defined]
     ua_binary._create_uatype_array_deserializer.cache_clear()
     ua_binary._reshape = _reshaped

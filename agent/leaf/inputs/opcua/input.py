@@ -1,10 +1,8 @@
-"""The input `opcua`: follows variables of an OPC UA server.
+"""Follows variables of an OPC UA server: the input `opcua`.
 
-A notification is acknowledged to the server after the local stream has it, and carries its place: the agent
-that comes back goes on in the same subscription, which the server keeps for `keep`, with what was not
-acknowledged. So a killed agent loses and doubles nothing as long as the server lives. A server that was
-restarted, or has dropped the subscription, begins with the present values; what changed in between is gone,
-and the log says since when.
+A notification is acknowledged once stored, and its place is stored with it. A restarted agent resumes the
+subscription, which the server keeps for `keep`, without loss or repeats. A restarted server, or a dropped
+subscription, begins with present values; the log names the gap.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         super().__init__(options, metrics, server, options.url)
         self._position: Position | None = None
         self._changes: dict[str, Change] = {}
-        """The last stored change of each variable, by its id: a new subscription begins with it once more."""
+        """Last stored change per variable, since new subscriptions repeat it."""
 
     def _mistakes(self) -> Iterator[str]:
         return problems(self._options)
@@ -81,7 +79,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
             self._log.warning("present values stored again", reason=str(error))
 
     async def _follow(self, session: OpcuaSession) -> None:
-        """Go on where the input was, and store what the server reports until the session is over."""
+        """Store reports from the last position until the session ends."""
         from agent.leaf.inputs.opcua.limits import OpcuaError
         from agent.leaf.inputs.opcua.nodes import find
         from agent.leaf.inputs.opcua.notifications import digest
@@ -114,7 +112,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
             known = None
 
     async def _resume(self, session: OpcuaSession, server: str, meaning: str) -> Subscription | None:
-        """The subscription that the position is of, None where a new one is needed."""
+        """Return the position's subscription, or None."""
         position = self._position
         if position is None or position.server != server:
             return None
@@ -139,7 +137,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         return subscription
 
     async def _next(self, session: OpcuaSession, subscription: Subscription) -> ua.NotificationMessage | None:
-        """The next notification: one that is not acknowledged, then new ones. None when the agent stops."""
+        """Return the next unacknowledged or new notification, None when stopping."""
         from agent.leaf.inputs.opcua.limits import OpcuaError
         from agent.leaf.inputs.opcua.notifications import endings
 
@@ -160,7 +158,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
     async def _store(
         self, message: ua.NotificationMessage, nodes: Sequence[FollowedNode], known: dict[int, Change] | None
     ) -> bool:
-        """Store a notification; False when the agent stops before."""
+        """Store a notification; False when stopping."""
         from agent.leaf.inputs.opcua.notifications import sort
 
         position, sequence = self._position, int(message.SequenceNumber)
@@ -189,6 +187,6 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         self._sparse.report(self._log.warning, "value not taken", variable=letter.at, reason=letter.reason)
 
     def _missed(self, why: str) -> None:
-        """Say that changes may be missing, and since when."""
+        """Log possibly missing changes, and since when."""
         self._metrics.source_gaps.labels(self.name).inc()
         self._log.warning("changes may be missing", reason=why)

@@ -1,6 +1,7 @@
-"""How much one request to an OPC UA server may ask for: what the server states (OPC 10000-5, 6.3.11), what
-its messages hold, and what it has taken. A server may state nothing or too much, so a request that it calls
-too large is asked again in halves.
+"""Limits request sizes by the server's statement (OPC 10000-5, 6.3.11), its message size and its past
+answers.
+
+A request refused as too large is repeated in halves.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _MESSAGE_BYTES: Final = 64 * 2**20
-"""Of an answer; a larger one ends the connection."""
+"""Largest answer; a larger one ends the connection."""
 _CHUNK_BYTES: Final = 65_535
 _HEAD_BYTES: Final = 512
-"""Of a request beside what it lists."""
+"""Request bytes beside its list."""
 _TOO_LARGE: Final = frozenset(
     (
         StatusCodes.BadTooManyOperations,
@@ -35,23 +36,23 @@ _TOO_LARGE: Final = frozenset(
 
 
 class OpcuaError(Exception):
-    """The server does not do what is asked of it, or is gone; the text says why."""
+    """The server refused or is gone; the text has the reason."""
 
     def __init__(self, text: str, cause: BaseException | None = None) -> None:
         super().__init__(text)
         self.is_too_large = getattr(cause, "code", None) in _TOO_LARGE
-        """Whether less may be asked for."""
+        """Whether a smaller request may work."""
         self.is_cut = isinstance(cause, ConnectionError)
-        """Whether the connection ended meanwhile, as some servers do that are asked for too much."""
+        """Whether the connection ended, as some servers do on large requests."""
 
 
 class CallLimit(Struct):
-    """How many nodes a kind of request names at most. It outlives a session."""
+    """Most nodes per kind of request. Outlives a session."""
 
     most: int
 
     def state(self, stated: object) -> None:
-        """Note what the server states; 0 stands for no limit."""
+        """Set the server's statement; 0 for no limit."""
         if isinstance(stated, int) and 0 < stated < self.most:
             self.most = stated
 
@@ -61,8 +62,9 @@ class CallLimit(Struct):
         request: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
         room: int = _MESSAGE_BYTES,
     ) -> list[R]:
-        """The answers for all items, which a request names in parts; `room` is how many fit into a message.
-        Raises `OpcuaError`."""
+        """Return answers for all items in as many requests as needed; `room` fit a message. Raises
+        `OpcuaError`.
+        """
         answers: list[R] = []
         while len(answers) < len(items):
             some = items[len(answers) : len(answers) + min(self.most, max(1, room))]
@@ -81,19 +83,19 @@ class CallLimit(Struct):
 
 
 class CallLimits(Struct):
-    """The limits of one server."""
-
     browse: CallLimit
     items: CallLimit
 
 
 class MessageLimits(TransportLimits):
-    """What the messages of a connection may hold. asyncua 2.1.0 (`common/connection.py`) exchanges the two
-    directions of a server's acknowledgement, so that it sends more than the server takes, and drops an answer
-    that is larger than a request may be."""
+    """Message limits of a connection.
+
+    asyncua 2.1.0 (`common/connection.py`) swaps the directions of the server's acknowledgement, so it sends
+    too much and drops large answers.
+    """
 
     request_bytes = 0
-    """The largest request that the server takes, 0 without a limit."""
+    """Largest accepted request, 0 for no limit."""
 
     def __init__(self) -> None:
         super().__init__(_CHUNK_BYTES, _CHUNK_BYTES, 0, _MESSAGE_BYTES)
@@ -113,12 +115,12 @@ class MessageLimits(TransportLimits):
         self.request_bytes = min((size for size in (int(msg.MaxMessageSize), chunks) if size), default=0)
 
     def room(self, size: int) -> int:
-        """How many items of so many bytes a request may list."""
+        """Return how many items of `size` bytes fit a request."""
         return (self.request_bytes - _HEAD_BYTES) // size if self.request_bytes else _MESSAGE_BYTES
 
 
 def bounded(client: Any) -> MessageLimits:
-    """Have a client of the library keep to these limits on its next connection."""
+    """Apply these limits to a client's next connection."""
     limits, make = MessageLimits(), client.uaclient._make_protocol
 
     def make_bounded() -> Any:

@@ -1,4 +1,4 @@
-"""Finds the variables that the options select: by their ids, or by paths of browse names below Objects."""
+"""Finds selected variables by id, or by browse paths below Objects."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class _Found(NamedTuple):
 async def find(
     session: OpcuaSession, selections: Sequence[NodeSelection]
 ) -> tuple[list[FollowedNode], list[str]]:
-    """The variables that are selected, each once, and a sentence for each selection that finds none. The
-    first selection that covers a variable names it. Raises `OpcuaError`."""
+    """Return each selected variable once, and a sentence per empty selection. The first selection names it.
+
+    Raises `OpcuaError`.
+    """
     nodes: dict[str, FollowedNode] = {}
     lacking: list[str] = []
     for selection in selections:
@@ -56,7 +58,7 @@ async def _by_id(session: OpcuaSession, ident: str) -> list[_Found]:
 
 
 async def _by_path(browse: Browse, path: str) -> list[_Found]:
-    """Level by level, so that a server with many nodes is asked in few requests."""
+    """Find level by level, in few requests."""
     pattern = path.split("/")
     level = [_Found(standard(ObjectIds.ObjectsFolder), ())]
     found: dict[str, _Found] = {}
@@ -88,15 +90,14 @@ def _local(node: ua.ExpandedNodeId) -> ua.NodeId:
 
 
 def covers(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a pattern (`*` and `?` within a name, `**` at its end for all below) selects a path."""
+    """Tell whether a pattern selects a path; `*` and `?` in names, `**` at the end for everything below."""
     if pattern[-1] == _ANY_DEPTH:
         return len(path) >= len(pattern) and leads(path, pattern)
     return len(path) == len(pattern) and leads(path, pattern)
 
 
 def leads(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether what lies at or below a path may be selected. The server's own object is not, unless it is
-    named."""
+    """Tell whether a selected path may lie at or below. The server object only if named."""
     if path[0] == "Server" and pattern[0] != "Server":
         return False
     fixed = pattern[:-1] if pattern[-1] == _ANY_DEPTH else pattern

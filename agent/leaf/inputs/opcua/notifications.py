@@ -1,8 +1,8 @@
-"""From notifications of OPC UA to readings. Pure: the same message makes the same pieces whenever it is sent,
-so that one of which a part is stored can be gone on with.
+"""Converts OPC UA notifications to readings. Pure: equal messages give equal pieces, so partial storage can
+resume.
 
-A value whose status is not good keeps it as the tag `status`. A bad one without a value and what else is no
-value become letters; a variable that has no value yet is passed over.
+A status that is not good becomes the tag `status`. Invalid values become letters; variables without value yet
+are skipped.
 """
 
 from __future__ import annotations
@@ -26,52 +26,50 @@ from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.formats.message import TopicNames
 
 PIECE_BYTES: Final = contract.MAX_BATCH_BYTES // 2
-"""Bytes of readings after which a piece ends."""
+"""Bytes of readings that end a piece."""
 _SEVERITY: Final = 0xC000_0000
 _CODE: Final = 0xFFFF_0000
 _OVERFLOW: Final = 0x0480
-"""The bits by which a server says that values before this one did not fit its queue: Part 4, 7.39."""
+"""Bits for values lost to a full queue: Part 4, 7.39."""
 _NO_VALUE_YET: Final = (StatusCodes.BadWaitingForInitialData, StatusCodes.UncertainInitialValue)
 _encode: Final = msgspec.json.encode
 
 
 class FollowedNode(NamedTuple):
-    """A variable that is followed."""
-
     id: str
     path: str
     names: TopicNames
 
 
 class Change(NamedTuple):
-    """A value of a variable: when it was measured, in seconds since 1970, and what it was."""
+    """A value of a variable and its time in seconds since 1970."""
 
     time: float
     value: object
 
 
 class NotificationPiece(Struct, frozen=True):
-    """What is stored together of a message: NDJSON of `count` readings, and letters."""
+    """NDJSON of `count` readings and letters, stored together."""
 
     payload: bytes
     count: int
     letters: tuple[Letter, ...]
     whole: bool
-    """Whether it has all values of its part of the message, for none of them is stored already."""
+    """Whether no value of its part was stored before."""
 
 
 class SortedNotification(Struct):
-    """A message taken apart."""
+    """A decoded message."""
 
     pieces: list[NotificationPiece]
     newest: dict[int, Change]
-    """The last change of each handle."""
+    """Last change per handle."""
     overflowed: list[str]
-    """The paths of variables of which the server has dropped values."""
+    """Paths of variables with lost values."""
 
 
 def digest(nodes: Sequence[FollowedNode]) -> str:
-    """What the handles 0, 1, … of these nodes mean, as a short text."""
+    """Return a short text of what the handles 0, 1, … mean."""
     return hashlib.sha256(_encode(nodes)).hexdigest()[:16]
 
 
@@ -81,8 +79,9 @@ def sort(
     domain: str,
     known: dict[int, Change] | None = None,
 ) -> SortedNotification:
-    """Take a message apart. What `known` has of a handle already is passed over: a new subscription begins
-    with the present value of each variable. The pieces end where they would without `known`."""
+    """Decode a message, skipping values in `known`, which new subscriptions repeat. Piece bounds do not
+    depend on `known`.
+    """
     result = SortedNotification([], {}, [])
     lines: list[bytes] = []
     letters: list[Letter] = []
@@ -114,7 +113,7 @@ def sort(
 
 
 def changes(message: ua.NotificationMessage) -> Iterable[tuple[int, ua.DataValue]]:
-    """The values of a message, with the handles of their variables, in order."""
+    """Yield handles and values in order."""
     for data in message.NotificationData or ():
         if isinstance(data, ua.DataChangeNotification):
             for item in data.MonitoredItems:
@@ -122,9 +121,9 @@ def changes(message: ua.NotificationMessage) -> Iterable[tuple[int, ua.DataValue
 
 
 def endings(message: ua.NotificationMessage) -> list[str]:
-    """Why the subscription is over, by what a message says of it. That it was transferred is no reason:
-    node-opcua 2.182 says so to the session that has taken over, and where another one has, the next request
-    is refused."""
+    """Return why the subscription ended. A transfer is no reason: node-opcua 2.182 reports it to the new
+    session too.
+    """
     return [
         data.Status.name
         for data in message.NotificationData or ()
@@ -134,7 +133,7 @@ def endings(message: ua.NotificationMessage) -> list[str]:
 
 
 def _line(node: FollowedNode, change: Change, code: int) -> tuple[bytes, Letter | None]:
-    """A reading as a line; an empty one and a letter where it is none."""
+    """Return a reading line, or b"" and a letter."""
     value, status = (
         _value(change.value),
         "" if not code & _SEVERITY else ua.StatusCode(ua.UInt32(code & _CODE)).name,
@@ -177,7 +176,7 @@ def _value(value: object) -> bool | int | float | str | list[float | int] | dict
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether it came as UTF-8; asyncua keeps any other byte as a lone surrogate."""
+    """Tell whether text was UTF-8; asyncua keeps other bytes as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,9 +1,7 @@
-"""One session with an OPC UA server, on asyncua: a subscription that outlives the session, whose
-notifications are acknowledged once they are stored.
+"""Runs one OPC UA session on asyncua, with a subscription that outlives it and acknowledgement after storage.
 
-A server keeps a notification until it is acknowledged, and a subscription for as long as it was asked to when
-no session asks for notifications (OPC 10000-4, 5.14.1). So an agent that comes back has the subscription
-transferred to its new session, and is sent again what was not acknowledged.
+A server keeps unacknowledged notifications and idle subscriptions (OPC 10000-4, 5.14.1), so a returning agent
+transfers the subscription and gets them again.
 """
 
 from __future__ import annotations
@@ -32,22 +30,20 @@ from agent.leaf.inputs.opcua.limits import CallLimit, CallLimits, MessageLimits,
 from agent.leaf.inputs.opcua.notifications import FollowedNode
 
 ANSWER_SECONDS: Final = 10.0
-"""How long a request may take."""
+"""Timeout of a request."""
 _CLOSE_SECONDS: Final = 2.0
-"""How long a stop waits for a server that does not answer any more, twice."""
+"""Wait at stop for a silent server, twice."""
 _SESSION_SECONDS: Final = 60.0
-"""After which a server drops the session of an agent that was killed. Many servers have room for few."""
+"""Time until a server drops a killed agent's session; many servers have few."""
 _LEAST_ALIVE, _MOST_ALIVE = 2.0, 10.0
 _ALIVE_INTERVALS: Final = 40
-"""So many publishing intervals, within these bounds in seconds, a server that has nothing to say is silent at
-most: who wants changes soon wants to know soon that none can come."""
+"""Publishing intervals between signs of life, within these limits in seconds."""
 _VALUES: Final = 500
-"""Values of a notification, at most."""
+"""Most values per notification."""
 _BROWSED, _ITEMS = 100, 500
-"""Nodes that are browsed and variables that are subscribed to in one request, unless the server takes
-fewer."""
+"""Most nodes browsed or subscribed per request."""
 _BROWSE_BYTES, _ITEM_BYTES = 64, 96
-"""Of what a request lists, beside the id of its node."""
+"""Bytes of a request item beside its node id."""
 _STATED: Final = (
     ObjectIds.Server_ServerCapabilities_OperationLimits_MaxNodesPerBrowse,
     ObjectIds.Server_ServerCapabilities_OperationLimits_MaxMonitoredItemsPerCall,
@@ -61,7 +57,7 @@ decoding.bound()
 
 
 def call_limits() -> CallLimits:
-    """Those of a server of which nothing is known."""
+    """Return the limits for an unknown server."""
     return CallLimits(CallLimit(_BROWSED), CallLimit(_ITEMS))
 
 
@@ -70,17 +66,18 @@ class Subscription(Struct):
 
     id: int
     sequence: int
-    """The number of the last notification of which something is stored."""
+    """Number of the last notification stored in part."""
     waiting: list[int] = field(default_factory=list)
-    """Those that an earlier session was sent and did not acknowledge, from `sequence` on."""
+    """Unacknowledged notifications from an earlier session."""
     refused: Sequence[tuple[FollowedNode, str]] = ()
-    """Variables that the server did not let the agent follow, and why."""
+    """Variables refused by the server, and why."""
 
 
 @contextlib.asynccontextmanager
 async def connected(options: OpcuaOptions, domain: str, limits: CallLimits) -> AsyncIterator[OpcuaSession]:
-    """A session as long as the scope lasts; its subscription stays at the server. `limits` are what is known
-    of the server. Raises `OpcuaError`."""
+    """Yield a session; its subscription stays at the server. `limits` has known limits.
+    Raises `OpcuaError`.
+    """
     client = Client(options.url, timeout=ANSWER_SECONDS, watchdog_intervall=_alive_seconds(options))
     client.name = client.description = f"petiole {domain}"
     client.session_timeout = int(_SESSION_SECONDS * 1000)
@@ -121,7 +118,7 @@ async def _open(client: Client, options: OpcuaOptions) -> None:
 
 
 def _credential(content: bytes) -> CertProperties:
-    """A certificate or key for the library, which would tell PEM from DER by the name of the file."""
+    """Return a certificate or key; the library would guess PEM or DER by file name."""
     return CertProperties(content, extension="pem" if _is_pem(content) else "der")
 
 
@@ -130,7 +127,7 @@ def _is_pem(content: bytes) -> bool:
 
 
 def _application_uri(certificate: bytes) -> str | None:
-    """The URI by which a certificate names its application: a server compares it with the session's."""
+    """Return the application URI in a certificate, which servers compare with the session's."""
     load = x509.load_pem_x509_certificate if _is_pem(certificate) else x509.load_der_x509_certificate
     parsed = load(certificate)
     with contextlib.suppress(x509.ExtensionNotFound):
@@ -295,12 +292,12 @@ def _alive_seconds(options: OpcuaOptions) -> float:
 
 
 def standard(number: int) -> ua.NodeId:
-    """The id of a node that every server has."""
+    """Return a standard node id."""
     return ua.NodeId(ua.Int32(number))
 
 
 async def _ignored(_result: ua.PublishResult) -> None:
-    """`OpcuaSession.next` takes what is published."""
+    pass
 
 
 def _item(handle: int, node: FollowedNode, options: OpcuaOptions) -> ua.MonitoredItemCreateRequest:
@@ -317,7 +314,7 @@ def _item(handle: int, node: FollowedNode, options: OpcuaOptions) -> ua.Monitore
 
 
 async def _ask(request: Awaitable[Any], seconds: float = ANSWER_SECONDS * 3) -> Any:
-    """The answer to a request; raises `OpcuaError` for whatever the library raises."""
+    """Return a request's answer; raises `OpcuaError` for any library error."""
     try:
         async with timeout(seconds):
             return await request
@@ -328,5 +325,4 @@ async def _ask(request: Awaitable[Any], seconds: float = ANSWER_SECONDS * 3) -> 
 
 
 def _longest(ids: Sequence[ua.NodeId]) -> int:
-    """The bytes of the longest of these ids."""
     return max((len(str(node.Identifier).encode()) for node in ids), default=0)

@@ -1,10 +1,7 @@
-"""The input `otlp_grpc`: exporters of OpenTelemetry call `MetricsService/Export` or `LogsService/Export` and
-are answered once the points or records are stored. What an export holds is read as at the `http` input
-(`agent.leaf.inputs.http.otlp`), and the outcomes are the same, as codes of gRPC: docs/inputs.md lists
-them.
+"""Accepts OTLP over gRPC (`MetricsService/Export`, `LogsService/Export`) once stored: the input `otlp_grpc`.
 
-The same export is the same request if each of its points or records has a time: what an exporter repeats is
-stored once. Metadata `idempotency-key` says so of any export.
+Exports are read as in `agent.leaf.inputs.http.otlp`; docs/inputs.md lists the codes. Equal exports are
+repeats if all parts have times, or with metadata `idempotency-key`.
 """
 
 from __future__ import annotations
@@ -26,11 +23,11 @@ if TYPE_CHECKING:
     import grpc.aio
 
 _TRANSPORT: Final = 4 * 2**20
-"""Bytes of a message that gRPC lets through at least, so that one above `body` is answered in words."""
+"""Least gRPC message limit, so that one above `body` gets a worded answer."""
 _STREAMS: Final = 16
-"""Calls of a connection at a time, for gRPC reads the message of each before it is asked; more wait."""
+"""Parallel calls per connection; gRPC reads each message before it asks."""
 _GRACE: Final = 15.0
-"""Seconds that exports under way may take once the agent stops; the core settles each within ten."""
+"""Seconds for pending exports at stop; the core settles within ten."""
 
 
 class OtlpGrpcInput(AccessInput[OtlpGrpcOptions]):
@@ -49,8 +46,9 @@ class OtlpGrpcInput(AccessInput[OtlpGrpcOptions]):
             )
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Serve until `stopping` is set, then answer what is under way. Raises `ConfigError` when the address
-        cannot be listened on, `AccessError` when a file cannot be used."""
+        """Serve until `stopping`, then finish pending calls. Raises `ConfigError` for an unusable address,
+        `AccessError` for an unusable file.
+        """
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs by itself has another form than ours
         import grpc.aio
 

@@ -1,5 +1,4 @@
-"""The services of OTLP over gRPC: a call from its message to its answer. Needs the extra `otlp-grpc`: it is
-imported only where the input is configured."""
+"""Handles OTLP calls over gRPC. Needs the extra `otlp-grpc`."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from agent.leaf.intake import Chunk, Intake
 NAME: Final = "opentelemetry.proto.collector.metrics.v1.MetricsService"
 LOGS_NAME: Final = "opentelemetry.proto.collector.logs.v1.LogsService"
 ROUTES: Final[Mapping[str, type[OtlpRoute]]] = {NAME: OtlpRoute, LOGS_NAME: OtlpLogsRoute}
-"""What reads the exports of a service."""
+"""Readers of a service's exports."""
 _KEY: Final = "idempotency-key"
 _MAX_DETAILS: Final = 1000
 _CODES: Final = {
@@ -40,12 +39,11 @@ _CODES: Final = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-"""By the status of the `http` input; too large is not RESOURCE_EXHAUSTED, which some exporters repeat."""
+"""By status of the `http` input; too large is not RESOURCE_EXHAUSTED, which some exporters retry."""
 
 
 class ExportService:
-    """Takes the exports of one service of an input, all of which share `bodies`; `finish` is awaited at its
-    end."""
+    """Handles one service of an input with shared `bodies`; await `finish` at the end."""
 
     def __init__(
         self,
@@ -71,12 +69,12 @@ class ExportService:
         self._storing: set[asyncio.Task[None]] = set()
 
     async def finish(self) -> None:
-        """Wait for what is being stored and has no sender that waits for its answer."""
+        """Wait for storage without a waiting sender."""
         if self._storing:
             await asyncio.wait(self._storing)
 
     async def export(self, body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        """`Export`; ends the call with a code where it is not certain that all good points are stored."""
+        """Handle `Export`; aborts with a code unless all good points are surely stored."""
         given = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
         hold, keyed = Hold(self._bodies), _KEY in given
         storing: asyncio.Task[None] | None = None
@@ -131,7 +129,7 @@ class ExportService:
             raise at_fault(400, "key", str(error)) from None
 
     def _store(self, chunk: Chunk) -> asyncio.Task[None]:
-        """Begin to store the readings. A caller that gives the call up does not stop that."""
+        """Start storing; a cancelled call does not stop it."""
         storing = asyncio.create_task(self._intake.submit(self._options.name, self._options.class_, chunk))
         self._storing.add(storing)
         storing.add_done_callback(self._settled)
@@ -155,8 +153,7 @@ def _code(error: HttpError) -> grpc.StatusCode:
 
 
 def _trailers(error: HttpError) -> tuple[tuple[str, Any], ...]:
-    """When a call may be repeated, as exporters read it: that of Python looks for `RetryInfo` by itself, the
-    others for it in the `google.rpc.Status`."""
+    """Return retry metadata: `RetryInfo` for Python's exporter, within `google.rpc.Status` for others."""
     wait = error.headers.get("Retry-After")
     if wait is None:
         return ()

@@ -1,5 +1,4 @@
-"""Gets what an exporter exposes over HTTP, within limits, and makes NDJSON of it that may be stored; the
-official parser reads it."""
+"""Fetches an exporter's exposition within limits and converts it by the official parser to NDJSON."""
 
 from __future__ import annotations
 
@@ -35,20 +34,20 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 64 * 1024
 ACCEPT: Final = "text/plain;version=0.0.4;q=0.8,application/openmetrics-text;version=1.0.0;q=0.5"
-"""Exporters give a counter the suffix `_total` in OpenMetrics that it may lack in the text format."""
+"""OpenMetrics adds `_total` to counters that the text format may lack."""
 _READINGS: Final = 1_000
-"""How many readings are made at a time."""
+"""Readings made at once."""
 _OPEN: Final = "application/openmetrics-text"
 ABOUT: Final = ("up", "scrape_duration_seconds", "scrape_samples")
-"""What the input says of each scrape."""
+"""Own readings per scrape."""
 _DEFAULT_PATH: Final = "/metrics"
 _COUNTER: Final = re.compile(rb"(\s*#\s*TYPE\s.*\s)counter\s*\Z")
 
 
 def labels_of(url: str) -> dict[str, str]:
-    """What tells the samples of a target from those of others: `instance` is the `target` of the query, as
-    exporters of many devices have it, or else host and port; `module` and a path of its own are labels, too.
-    A password in a target is left out."""
+    """Return the labels of a target: `instance` (query `target`, or host and port), `module`, and a path. No
+    passwords.
+    """
     parts = urlsplit(url)
     asked = dict(parse_qsl(parts.query))
     labels = {"instance": without_password(asked.get("target", parts.netloc))}
@@ -60,8 +59,10 @@ def labels_of(url: str) -> dict[str, str]:
 
 
 async def scrape(session: aiohttp.ClientSession, url: str, options: PrometheusOptions) -> tuple[bytes, str]:
-    """The body and its content type. Raises `ScrapeError`. It asks for a plain body, for the size of a
-    packed one is unknown, and follows no redirection, which might take the token elsewhere."""
+    """Return body and content type. Raises `ScrapeError`.
+
+    Requests an unpacked body, whose size is known, and follows no redirects, which could leak the token.
+    """
     import aiohttp
 
     headers = {"Accept": ACCEPT, "Accept-Encoding": "identity"}
@@ -93,7 +94,7 @@ async def scrape(session: aiohttp.ClientSession, url: str, options: PrometheusOp
 
 
 class ScrapeError(Exception):
-    """A target did not give an exposition; the text says why, `reason` is one word."""
+    """A scrape failed; the text has the reason, `reason` is one word."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -101,7 +102,7 @@ class ScrapeError(Exception):
 
 
 def trust(ca: Path | None) -> ssl.SSLContext | None:
-    """Whose certificates are believed: those of the file, or the system's. Raises `AccessError`."""
+    """Return the TLS context for a CA file or the system's. Raises `AccessError`."""
     if ca is None:
         return None
     try:
@@ -112,13 +113,14 @@ def trust(ca: Path | None) -> ssl.SSLContext | None:
 
 
 class ExpositionError(ValueError):
-    """What came is no exposition; the text says why."""
+    """Not an exposition; the text has the reason."""
 
 
 class SampleMapping(Struct, frozen=True):
-    """How samples become readings: the names that are wanted, the device, `labels` for samples that have
-    none of that name themselves, and the instant of the scrape (ns since 1970). Of the samples with a time of
-    their own, which an exporter repeats, those in `memory` are left out."""
+    """Maps samples to readings: wanted names, device, default `labels`, and the scrape time (ns since 1970).
+
+    Repeated samples with own time found in `memory` are left out.
+    """
 
     names: Names
     device: Device
@@ -128,8 +130,7 @@ class SampleMapping(Struct, frozen=True):
     memory: ValueMemory
 
     def parts(self, body: bytes, content_type: str) -> Iterator[ExpositionPart]:
-        """Read an exposition bit by bit: each step takes some milliseconds. Raises `ExpositionError` where it
-        is none; what stands before that place has been returned by then."""
+        """Yield parts of some milliseconds. Raises `ExpositionError` after the valid part."""
         fault: ExpositionError | None = None
         lines: list[SampleLine] = []
         part = ExpositionPart()
@@ -164,7 +165,7 @@ class SampleMapping(Struct, frozen=True):
             raise fault
 
     def _is_repeated(self, sample: Any, labels: Mapping[str, str], values: dict[bytes, bytes]) -> bool:
-        """Whether a sample with a time of its own is stored, or is being stored; notes it in `values`."""
+        """Tell whether a sample with own time is stored or being stored, and note it in `values`."""
         series = msgspec.json.encode([sample.name, sorted(labels.items())])
         value = value_of(series, repr((float(sample.timestamp), float(sample.value))).encode())
         if values.get(value.source) == value.content or self.memory.is_known(value):
@@ -181,18 +182,19 @@ class SampleMapping(Struct, frozen=True):
 
 
 class ExpositionPart(Struct):
-    """Some readings of an exposition: NDJSON of `count`, and how many samples were left out, by reason."""
+    """NDJSON of `count` readings, and left-out samples by reason."""
 
     payload: bytes = b""
     count: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     values: dict[bytes, bytes] = field(default_factory=dict)
-    """Digests of the samples with a time of their own."""
+    """Digests of samples with own time."""
 
 
 class Device:
-    """The device of a sample by a template such as `{instance}` or `{rack}-{slot}`; where a label that it
-    names is missing or empty, it is `fallback`. Raises `ValueError` for a template that cannot be used."""
+    """Fills a device template such as `{rack}-{slot}`, or `fallback` when a label is missing. Raises
+    `ValueError`.
+    """
 
     def __init__(self, template: str | None, fallback: str) -> None:
         parts = list(Formatter().parse(template)) if template else []
@@ -200,19 +202,19 @@ class Device:
             raise ValueError("a label stands in braces by its name alone, as in {instance}")
         self._parts = [(text, name) for text, name, _, _ in parts]
         self.labels: Final = frozenset(name for _, name in self._parts if name)
-        """What it takes from a sample; none of these is a tag."""
+        """Labels it uses, which are no tags."""
         self._fallback = fallback
 
     def of(self, labels: Mapping[str, str]) -> str:
-        """The device of a sample with these labels."""
         if not self._parts or not all(map(labels.get, self.labels)):
             return self._fallback
         return "".join(text + (labels[name] if name else "") for text, name in self._parts)
 
 
 class _Lines:
-    """The lines of an exposition for a parser, and which is the last that it has read. In the text format
-    counters are called gauges, for the official parser adds `_total` to the names of counters."""
+    """Feeds lines to the parser and tracks the last one. Counters become gauges, since the parser would add
+    `_total`.
+    """
 
     def __init__(self, body: bytes, *, is_open: bool) -> None:
         self._lines, self._is_open = io.BytesIO(body), is_open
@@ -227,8 +229,7 @@ class _Lines:
 
 
 def _samples(body: bytes, content_type: str) -> Iterator[Any]:
-    """The samples in their order. Raises `ExpositionError` at the first line that is none, behind the samples
-    that stand before."""
+    """Yield samples in order. Raises `ExpositionError` at the first bad line."""
     is_open = content_type.partition(";")[0].strip().lower() == _OPEN
     lines, count = _Lines(body, is_open=is_open), 0
     try:

@@ -1,8 +1,7 @@
-"""The input `prometheus`: scrapes exporters, on this machine above all, and stores what they expose.
+"""Scrapes exporters and stores their samples: the input `prometheus`.
 
-Each target is scraped on its own. Nothing is repeated: what is exposed no longer is stored no longer. Of an
-exposition that is broken midway what stands before is stored. A sample that is refused is dropped with the
-rest of its scrape; the next one is taken when it is due. docs/inputs.md says what a sample becomes.
+Targets are independent. A refused or broken scrape loses its rest; scrapes never repeat. docs/inputs.md
+describes the readings.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
             yield f"device {options.device!r} cannot be used: {error}"
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Scrape until `stopping` is set. Raises `AccessError` when `tls_ca` cannot be used."""
+        """Scrape until `stopping`. Raises `AccessError` for an unusable `tls_ca`."""
         self._intake, self._stopping = intake, stopping
         import aiohttp  # a tenth of what an agent without it needs
 
@@ -117,7 +116,6 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
             await self._sample(url, session)
 
     async def _sample(self, url: str, session: aiohttp.ClientSession) -> None:
-        """Scrape once, and store what came."""
         options = self._options
         device = Device(options.device, self._intake.domain)
         reading = SampleMapping(
@@ -145,7 +143,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
         await self._store.store(_about(reading, about), self._intake)
 
     def _look_at_names(self, url: str) -> None:
-        """Say which globs have named no sample once all targets were read."""
+        """Log globs that matched no sample after a scrape of all targets."""
         if url not in self._unread:
             return
         self._unread.discard(url)
@@ -154,8 +152,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
             self._log.warning("globs match no sample", keep=keep, drop=drop)
 
     async def _take(self, parts: Iterator[ExpositionPart]) -> int:
-        """Store the parts of an exposition, one after the other; returns how many samples they were. What
-        follows one that was refused is dropped unread."""
+        """Store parts in turn and return the samples; stops at a refusal."""
         count = 0
         while (part := await asyncio.to_thread(next, parts, None)) is not None:
             for reason, left_out in part.left_out.items():
@@ -176,7 +173,7 @@ def _about(reading: SampleMapping, values: tuple[float, ...]) -> Chunk:
 
 
 def _same_targets(urls: Sequence[str]) -> Iterator[str]:
-    """Targets whose samples could not be told apart."""
+    """Yield targets with indistinguishable samples."""
     known: dict[tuple[tuple[str, str], ...], str] = {}
     for url in urls:
         with suppress(ValueError):  # another problem

@@ -1,4 +1,4 @@
-"""What inputs share that listen on a port, with a token and a certificate."""
+"""Shares listening, token and TLS among inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ListenOptions(InputOptions, kw_only=True):
 
 
 class AccessOptions(ListenOptions, kw_only=True):
-    """Where an input listens, and who may send."""
+    """Listen address and sender authentication."""
 
     token_file: Path | None = None
 
@@ -57,13 +57,13 @@ class ListenInput(ConfiguredInput[_Listens]):
             yield str(error)
 
     def _tls(self) -> ssl.SSLContext | None:
-        """What TLS needs, None where there is none. Raises `AccessError`."""
+        """Return the TLS context or None. Raises `AccessError`."""
         cert, key = self._options.tls_cert, self._options.tls_key
         return None if cert is None or key is None else tls_context(cert, key)
 
 
 class AccessInput(ListenInput[_Options]):
-    """An input that listens, with a token that senders show."""
+    """An input that listens and checks a token."""
 
     def _obstacles(self) -> Iterator[str]:
         yield from super()._obstacles()
@@ -73,12 +73,12 @@ class AccessInput(ListenInput[_Options]):
             yield str(error)
 
     def _token(self) -> bytes | None:
-        """The token that senders show. Raises `AccessError`."""
+        """Return the token. Raises `AccessError`."""
         path = self._options.token_file
         return None if path is None else read_token(path)
 
     def _warn(self, host: str) -> None:
-        """Log who may send, where that is more than this machine's programs."""
+        """Log who may send, unless only local programs."""
         if is_loopback(host):
             return
         log = self._log.bind(listen=self._options.listen)

@@ -1,7 +1,7 @@
-"""From pieces of lines to chunks that are stored: what connections, datagrams and programs share.
+"""Gathers lines of connections, datagrams and programs into chunks.
 
-What a source holds (lines that gather, and readings that are on their way) is bounded by its share of the
-input's buffer; it reads no more until some of it was stored. So a stream's sender is slowed by its kernel.
+Each source holds at most its share of the input's buffer, and reads no more until some is stored, so the
+kernel slows its sender.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from agent.leaf.inputs.formats import LineParser, parse_lines
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
 GATHER: Final = 0.005
-"""Seconds for which lines wait for more of the same source: a chunk costs much more than a line."""
+"""Seconds that lines wait for more."""
 BLOCK: Final = 128 * 1024
-"""Bytes of lines that are not kept waiting."""
+"""Bytes of lines stored without wait."""
 MAX_SHARE: Final = 2**20
-"""Bytes that one source holds at most; more would not fill batches faster."""
+"""Most bytes per source."""
 _LETTERS: Final = 100
-"""Dead letters that are submitted at a time."""
+"""Dead letters submitted at once."""
 _LETTER: Final = 1024
-"""Bytes that a dead letter counts beside what it holds."""
+"""Assumed bytes of a letter beside its content."""
 _BAD_LINE: Final = 128
-"""Bytes that a bad line counts beside its block: its place and the reason."""
+"""Assumed bytes of a bad line's place and reason."""
 _MAX_BAD: Final = 1_000
-"""Bad lines in a row after which a sender is taken for one that speaks something else."""
+"""Consecutive bad lines that show another protocol."""
 
 
 class Buffer:
-    """The bytes that all sources of an input may hold, in equal shares of at most `share`; `group` owns what
-    stores them."""
+    """Bytes for all sources of an input, in equal shares of at most `share`; `group` owns the
+    storing tasks.
+    """
 
     def __init__(self, limit: int, group: asyncio.TaskGroup, share: int = MAX_SHARE) -> None:
         self._limit = limit
@@ -46,30 +47,26 @@ class Buffer:
         self.held = 0
 
     def join(self, source: GatheredSource) -> None:
-        """One source more."""
         self._sources.add(source)
 
     def leave(self, source: GatheredSource) -> None:
-        """A source reads no more."""
         self._sources.discard(source)
         self.resume()
 
     def room(self, held: int) -> int:
-        """Bytes that a source which holds some may still read. Those that came first may hold more than is
-        their share by now, so that all together are looked at too."""
+        """Return how many more bytes a source may read, within its share and the total."""
         share = min(self._share, self._limit // max(1, len(self._sources)))
         return min(share - held, self._limit - self.held)
 
     def resume(self) -> None:
-        """Let those read on that may."""
+        """Resume sources that have room."""
         for source in self._sources:
             if source.paused and source.room > 0:
                 source.go_on()
 
 
 class GatheredSource:
-    """A connection, or the socket of datagrams: what was read of it and is not settled, in bytes. `pause` and
-    `resume` stop and start its reading."""
+    """A source's unsettled bytes; `pause` and `resume` control its reading."""
 
     def __init__(self, buffer: Buffer, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         self.buffer = buffer
@@ -83,7 +80,7 @@ class GatheredSource:
         return self.buffer.room(self.held)
 
     def hold(self, size: int) -> None:
-        """Hold `size` bytes more, or less; reading pauses and goes on accordingly."""
+        """Hold `size` more (or fewer) bytes, and pause or resume."""
         self.held += size
         self.buffer.held += size
         if size < 0:
@@ -98,8 +95,7 @@ class GatheredSource:
 
 
 class Gatherer(GatheredSource):
-    """Lines of a source that gets no answer: they gather for a moment, good ones are stored, bad ones
-    counted. `garbage` is called when nothing else comes for long."""
+    """Gathers lines of an unanswered source; counts bad ones, and calls `garbage` after many."""
 
     def __init__(
         self,
@@ -115,7 +111,7 @@ class Gatherer(GatheredSource):
         self._bad = 0
         self._timer: asyncio.TimerHandle | None = None
         self._handed_in = asyncio.Event()
-        """Set once the last of the newest block is on its way."""
+        """Set once the newest block is submitted."""
         self._handed_in.set()
         self._empty()
 
@@ -126,7 +122,7 @@ class Gatherer(GatheredSource):
         self._begins: list[int] = []
 
     def add(self, lines: bytes, origin: str) -> None:
-        """Whole lines have come from there."""
+        """Add whole lines from `origin`."""
         if not self._origins or origin is not self._origins[-1]:
             self._origins.append(origin)
             self._begins.append(self._size)
@@ -139,18 +135,18 @@ class Gatherer(GatheredSource):
             self._timer = asyncio.get_running_loop().call_later(GATHER, self.flush)
 
     def dead_letter(self, reason: str, letters: Sequence[Letter]) -> None:
-        """Keep what came and is no line, counted under `reason`; the source holds it until that is done."""
+        """Keep invalid data under `reason`; the source holds it until stored."""
         size = sum(len(each.received) + _LETTER for each in letters)
         self.hold(size)
         self.buffer.group.create_task(self._dead_letter(reason, letters, size))
 
     def line_at(self, block: bytes, offset: int) -> bytes:
-        """The line at an offset of a block, as it came."""
+        """Return the received line at an offset."""
         end = block.find(b"\n", offset)
         return block[offset : len(block) if end < 0 else end]
 
     def flush(self) -> None:
-        """Store what has gathered."""
+        """Store the gathered lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -170,8 +166,9 @@ class Gatherer(GatheredSource):
         before: asyncio.Event,
         handed_in: asyncio.Event,
     ) -> None:
-        """Store a block behind the one `before` it. A block of several chunks has them stored one after the
-        other, and only with its last one is `handed_in`: else the next block would come between them."""
+        """Store a block after `before`. Sets `handed_in` with its last chunk, so that no other block comes
+        between.
+        """
         held = len(block)
         try:
             parsed = await parse_lines(self._parser, block, wall_ns())
@@ -203,7 +200,7 @@ class Gatherer(GatheredSource):
     async def _dead_letter_bad(
         self, block: bytes, bad: Sequence[tuple[int, str]], begins: list[int], origins: list[str]
     ) -> None:
-        """Keep the bad lines of a block, some at a time: there may be one for each two bytes."""
+        """Keep a block's bad lines in groups; there may be one per two bytes."""
         pacer = Pacer()
         for first in range(0, len(bad), _LETTERS):
             letters = [
@@ -215,7 +212,7 @@ class Gatherer(GatheredSource):
 
 
 def _batches(payload: bytes, count: int) -> list[tuple[bytes, int]]:
-    """Readings in chunks that fit a batch."""
+    """Split readings into chunks that fit a batch."""
     limit = contract.MAX_BATCH_READINGS
     if count <= limit:
         return [(payload, count)] if count else []

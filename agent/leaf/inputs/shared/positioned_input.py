@@ -1,5 +1,4 @@
-"""What the inputs share whose source keeps what is not stored: a chunk is submitted until it is. Where the
-source is a server, a session with it is begun again after it has ended."""
+"""Shares retries of chunks and sessions among inputs whose source keeps unstored data."""
 
 from __future__ import annotations
 
@@ -16,24 +15,23 @@ from agent.leaf.intake import Chunk, Intake, NotAtHubError, RefusedError, Unknow
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _STEADY_SECONDS: Final = 60.0
-"""A session that lasted longer has the next one begun after the first delay."""
+"""A session that lasted this long restarts after the first delay."""
 _RETRY: Final = 1.0
 
 _Options = TypeVar("_Options", bound=InputOptions)
 
 
 class PositionedInput(ConfiguredInput[_Options]):
-    """An input whose chunks carry positions; each log line names its `source`. A subclass sets what `run` is
-    given."""
+    """An input with positions; log lines name its `source`."""
 
     _intake: Intake
     _stopping: asyncio.Event
     _stored: ClassVar[str]
-    """Says that submissions succeed again."""
+    """Log event when submissions succeed again."""
     _kept = ""
-    """What a log line says before why something is refused."""
+    """Log text before the reason of a refusal."""
     _acknowledges: ClassVar[bool] = False
-    """Whether the input acknowledges to the source what is stored, which may drop it then."""
+    """Whether stored data is acknowledged to the source, which may then drop it."""
 
     def __init__(
         self, options: _Options, metrics: Metrics, server: LocalServer, source: Mapping[str, str] = {}
@@ -46,8 +44,7 @@ class PositionedInput(ConfiguredInput[_Options]):
         self._sparse = Sparse()
 
     async def _submit(self, chunk: Chunk) -> bool:
-        """Submit a chunk with a position until it is stored, at level `hub` until the hub holds it where
-        that is acknowledged; False when the agent stops before."""
+        """Submit a chunk until stored (at level `hub` until there, if acknowledged); False when stopping."""
         while not self._stopping.is_set():
             try:
                 await self._intake.submit(self.name, self._options.class_, chunk)
@@ -73,7 +70,7 @@ class PositionedInput(ConfiguredInput[_Options]):
         return False
 
     def _count_unstorable(self, _reason: str) -> None:
-        """A reading becomes a dead letter, since no message can hold it."""
+        """Count a reading that becomes a dead letter because no message can hold it."""
         self._invalid.labels(self.name, "too_large").inc()
 
 
@@ -81,9 +78,9 @@ class SessionInput(PositionedInput[_Options]):
     """An input whose source is a server at `url`."""
 
     _source: ClassVar[str]
-    """How a log line calls the source."""
+    """The source's name in log lines."""
     _connected: ClassVar[str]
-    """Says that sessions succeed again."""
+    """Log event when sessions succeed again."""
     _acknowledges = True
 
     def __init__(self, options: _Options, metrics: Metrics, server: LocalServer, url: str) -> None:
@@ -92,8 +89,7 @@ class SessionInput(PositionedInput[_Options]):
         self._kept = f"the {self._source} keeps what it has: "
 
     async def _hold(self, session: Callable[[], Awaitable[str]], faults: tuple[type[Exception], ...]) -> None:
-        """Have sessions, one after the other, until the agent stops. Each returns, or raises one of the
-        `faults` that says, why it is over."""
+        """Run sessions until stopping. Each returns why it ended, or raises one of `faults`."""
         backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS)
         while not self._stopping.is_set():
             try:
@@ -107,8 +103,7 @@ class SessionInput(PositionedInput[_Options]):
             await event_within(self._stopping, backoff.next())
 
     async def _reach(self) -> bool:
-        """Wait until what is stored has reached its level, before what the source sends again is
-        acknowledged. False when the agent stops before."""
+        """Wait until stored data reached its level; False when stopping."""
         if self._options.ack != "hub":
             return True
         resume = await unless(self._stopping, self._intake.position(self.name))
@@ -119,6 +114,6 @@ class SessionInput(PositionedInput[_Options]):
         return await self._submit(Chunk(b"", 0, position=resume.position))
 
     def _flows(self) -> None:
-        """Say that the source reports."""
+        """Log that the source reports."""
         self._connecting.end()
         self._up.set(1)

@@ -1,5 +1,4 @@
-"""What the inputs share that take samples at an interval. A refused sample is dropped (the core counts it)
-and the next one is taken when it is due: samples never queue up."""
+"""Shares sampling at intervals among inputs. A refused sample is dropped and counted; samples never queue."""
 
 from __future__ import annotations
 
@@ -20,19 +19,19 @@ from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 MIN_INTERVAL: Final = 0.1
 MAX_INTERVAL: Final = 86_400.0
 _MAX_NAMES: Final = 10_000
-"""Names of samples that are kept in memory."""
+"""Names kept in memory."""
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 class SampleStore:
-    """Submits the samples of the input `name` for class `cls`."""
+    """Submits samples of input `name` for class `cls`."""
 
     def __init__(self, name: str, cls: str, log: FilteringBoundLogger) -> None:
         self._name, self._class = name, cls
         self._storing = LogEdge(log, "samples are stored again")
 
     async def store(self, chunk: Chunk, intake: Intake) -> bool:
-        """Store a sample or a part of it; False when it was dropped, or the outcome is unknown."""
+        """Store a sample or part; False when dropped or unknown."""
         try:
             await intake.submit(self._name, self._class, chunk)
         except RefusedError as refusal:
@@ -46,7 +45,7 @@ class SampleStore:
 
 
 class SampleLine(msgspec.Struct, omit_defaults=True):
-    """A reading as it is stored; `ts` is RFC 3339 or epoch seconds."""
+    """A stored reading; `ts` is RFC 3339 or epoch seconds."""
 
     ts: str | float
     device: str
@@ -60,7 +59,7 @@ def encode(lines: Iterable[SampleLine]) -> bytes:
 
 
 async def turns(interval: float, stopping: asyncio.Event) -> AsyncIterator[None]:
-    """A turn at once, and one after each interval until `stopping` is set."""
+    """Yield at once and after each interval until `stopping`."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     while not stopping.is_set():
@@ -70,19 +69,19 @@ async def turns(interval: float, stopping: asyncio.Event) -> AsyncIterator[None]
 
 
 def next_due(due: float, now: float, interval: float) -> float:
-    """When the next sample is due: the first time after `now` that is whole intervals after `due`."""
+    """Return the first time after `now` at whole intervals from `due`."""
     return due + interval * max(1, math.floor((now - due) / interval) + 1)
 
 
 def check_interval(interval: float) -> str | None:
-    """What is wrong with an interval, None for a good one."""
+    """Return an interval's fault or None."""
     if MIN_INTERVAL <= interval <= MAX_INTERVAL:
         return None
     return f"interval is {interval} s; take 100ms to 1d"
 
 
 class Names:
-    """Which names are wanted, by globs: those of `keep` (none: all) that are not of `drop`."""
+    """Selects names by the globs `keep` (empty: all) and `drop`."""
 
     def __init__(self, keep: Sequence[str], drop: Sequence[str]) -> None:
         self._globs = tuple(keep), tuple(drop)
@@ -98,7 +97,7 @@ class Names:
         return wanted
 
     def unused(self) -> tuple[list[str], list[str]]:
-        """The globs of `keep` and of `drop` that no name so far has matched."""
+        """Return globs of `keep` and `drop` that never matched."""
         keep, drop = (
             [glob for glob in globs if not any(map(_any_of([glob]).match, self._seen))]
             for globs in self._globs

@@ -1,8 +1,7 @@
-"""Stores what came from a sender that gets no answer: submits it until it is stored, and keeps what can't be
-taken as dead letters. The caller waits for that before it takes in more, which makes the backpressure.
+"""Stores data of senders without answers: retries until stored, and dead-letters invalid data.
 
-Several chunks may be under way at once. While one is refused, later ones wait behind it: otherwise a device's
-readings would be stored in another order than it sent them.
+Callers wait, which makes backpressure. Several chunks may be pending; behind a refused one later chunks wait,
+to keep a device's order.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ from agent.leaf.intake import Chunk, Intake, RefusalReason, RefusedError, Unknow
 _MAX_RETRY: Final = 30.0
 _RETRY: Final = 1.0
 _TOGETHER: Final = 100
-"""Letters that are submitted at a time."""
+"""Letters submitted at once."""
 
 
 class RetryingSubmitter:
-    """Stores what one input received. `lost` counts readings that were read and could not be stored before
-    the agent stopped."""
+    """Stores one input's data. `lost` counts readings not stored before the stop."""
 
     def __init__(
         self,
@@ -53,8 +51,7 @@ class RetryingSubmitter:
         self.lost = 0
 
     async def store(self, payload: bytes, count: int) -> None:
-        """Hand NDJSON of `count` readings in until it is stored, or until the agent stops while nothing can
-        be."""
+        """Submit NDJSON of `count` readings until stored, or stopped."""
         chunk = Chunk(payload, count)
         too_large = await self._retry(
             lambda: self._intake.submit(self._name, self._class, chunk), readings=count
@@ -70,19 +67,19 @@ class RetryingSubmitter:
         await self.store(payload[middle:], count - first)
 
     async def dead_letter(self, reason: str, letters: Sequence[Letter]) -> None:
-        """Count what can't be taken under `reason`, report it, and keep it."""
+        """Count, report and keep invalid data."""
         for begin in range(0, len(letters), _TOGETHER):
             batch = letters[begin : begin + _TOGETHER]
             self.skip(reason, batch[0].at, batch[0].reason, len(batch))
             await self._retry(lambda batch=batch: self._intake.dead_letter(self._name, self._class, batch))  # type: ignore[misc]
 
     def skip(self, reason: str, location: str, text: str, count: int = 1) -> None:
-        """Count what can't be taken under `reason`, and report it with its place now and then."""
+        """Count invalid data, and report its place now and then."""
         self._invalid.labels(self._name, reason).inc(count)
         self._sparse.report(self._log.warning, "data rejected", at=location, reason=text)
 
     def end(self) -> None:
-        """Say what was lost."""
+        """Log the losses."""
         if self.lost:
             self._log.error(
                 "readings that had been read are lost: the agent stopped, and nothing could be stored",
@@ -90,8 +87,7 @@ class RetryingSubmitter:
             )
 
     async def _retry(self, hand_in: Callable[[], Awaitable[None]], readings: int = 0) -> RefusedError | None:
-        """Retry a submission until it succeeds, or the agent stops; returns the refusal of what is too
-        large."""
+        """Retry a submission until success or stop; returns a too-large refusal."""
         number = next(self._numbers)
         try:
             while True:
@@ -121,14 +117,15 @@ class RetryingSubmitter:
             self._settled = asyncio.Event()
 
     async def _turn(self, number: int) -> None:
-        """Wait until nothing that came earlier is refused."""
+        """Wait until no earlier chunk is refused."""
         while min(self._refused, default=number) < number:
             await self._settled.wait()
 
 
 def unstorable(chunk: Chunk, refusal: RefusedError) -> Chunk | None:
-    """A chunk with a dead letter in the place of its only reading, which no message can hold; None where that
-    is not why it was refused."""
+    """Replace a chunk's only reading, too large for any message, by a dead letter; None for
+    other refusals.
+    """
     if refusal.reason is not RefusalReason.TOO_LARGE or chunk.count != 1 or chunk.letters:
         return None
     dead = letter(chunk.payload[:-1], "a reading", str(refusal))
@@ -136,6 +133,6 @@ def unstorable(chunk: Chunk, refusal: RefusedError) -> Chunk | None:
 
 
 def letter(received: bytes, at: str, reason: str) -> Letter:
-    """What is kept of something that can't be taken."""
+    """Return the dead letter of invalid data."""
     size = len(received) if len(received) > MAX_RECEIVED else None
     return Letter(received[:MAX_RECEIVED], at, reason, size)

@@ -1,9 +1,7 @@
-"""Remembers between connections, scrapes and starts the newest stored value of each of many sources, so that
-a value that a source repeats is stored once.
+"""Remembers each source's newest stored value in a file, so that repeated values are stored once.
 
-The values are slots of 16 bytes in one file, each a digest of the source (a topic, a series) and a digest of
-its value. A slot is overwritten in place, so a busy source costs the disk one page. Nothing is synced: a
-power cut may lose the newest slots, and repeated values are then stored again.
+The file has 16-byte slots of source and value digests, overwritten in place without sync; after a power cut
+some values may be stored twice.
 """
 
 from __future__ import annotations
@@ -20,30 +18,30 @@ from structlog.typing import FilteringBoundLogger
 from agent.base.logs import LogEdge
 
 MAX_SOURCES: Final = 65_536
-"""Sources of which the value is remembered; beyond, the source that was silent for longest is forgotten."""
+"""Most sources; beyond, the one silent longest is forgotten."""
 _HALF: Final = 8
 _SLOT: Final = 2 * _HALF
 _MAGIC: Final = b"petiole-values1\n"
-"""The first slot names the version of the file."""
+"""The first slot has the file's version."""
 _FREE: Final = bytes(_HALF)
 
 
 class SourceValue(NamedTuple):
-    """Digests of a source, and of what it said."""
+    """Digests of a source and its value."""
 
     source: bytes
     content: bytes
 
 
 def value_of(source: bytes, content: bytes, *names: str) -> SourceValue:
-    """What a source says under `names`; under other names it is another value."""
+    """Return the digests of a value under `names`."""
     digest = blake2b("\0".join(names).encode(errors="surrogatepass") + b"\0", digest_size=_HALF)
     digest.update(content)
     return SourceValue(blake2b(source, digest_size=_HALF).digest(), digest.digest())
 
 
 class ValueMemory:
-    """What one input remembers in a file; in memory only where it is None."""
+    """The values of one input in a file, or only in memory."""
 
     def __init__(self, path: Path | None, log: FilteringBoundLogger) -> None:
         self._values = path
@@ -54,7 +52,7 @@ class ValueMemory:
         self._writing = LogEdge(log, "values of sources are remembered again")
 
     def load(self) -> None:
-        """Read the values. A file that can't be read is as good as none."""
+        """Read the values; an unreadable file counts as empty."""
         if self._values is None:
             return
         self._slots, self._contents, self._free = {}, [], []
@@ -79,12 +77,12 @@ class ValueMemory:
             self._contents.append(data[at + _HALF : at + _SLOT])
 
     def is_known(self, value: SourceValue) -> bool:
-        """Whether this is the newest value of its source that was stored."""
+        """Tell whether this is its source's newest stored value."""
         slot = self._slots.get(value.source)
         return slot is not None and self._contents[slot] == value.content
 
     def remember(self, values: Mapping[bytes, bytes]) -> None:
-        """These are stored: the content of each source."""
+        """Note stored values."""
         changed = []
         for source, content in values.items():
             slot = self._slots.pop(source, None)

@@ -1,4 +1,4 @@
-"""The options of the input `socket`, and where it listens: reading the address, and opening what it names."""
+"""Defines the options of the input `socket`, and parses and opens its address."""
 
 from __future__ import annotations
 
@@ -44,15 +44,14 @@ class SocketOptions(LineOptions, tag="socket", kw_only=True):
 
 
 def mode_of(options: SocketOptions) -> int:
-    """The mode of a Unix socket; raises `ValueError`."""
+    """Return a Unix socket's mode; raises `ValueError`."""
     if not _MODE(options.mode):
         raise ValueError(f'mode is {options.mode!r:.20}; write it in octal, as "0660"')
     return int(options.mode, 8)
 
 
 def owner_of(options: SocketOptions) -> tuple[int, int]:
-    """The numbers of owner and group of a Unix socket, -1 for the agent's own. Raises `ValueError` for a name
-    that this machine does not know."""
+    """Return numeric owner and group, -1 for the agent's. Raises `ValueError` for unknown names."""
     return _number(options.user, "user"), _number(options.group, "group")
 
 
@@ -69,11 +68,11 @@ Scheme = Literal["tcp", "udp", "unix", "unixgram"]
 SCHEMES: Final[tuple[Scheme, ...]] = ("tcp", "udp", "unix", "unixgram")
 _BACKLOG: Final = 128
 _MAX_PATH: Final = 100
-"""Linux takes 107 bytes; a socket is made under a longer name first."""
+"""Linux allows 107 bytes; a socket is first bound under a longer name."""
 
 
 class Address(Struct, frozen=True):
-    """What to listen on: `host` and `port`, or the `path` of a Unix socket."""
+    """A `host` and `port`, or the `path` of a Unix socket."""
 
     scheme: Scheme
     host: str = ""
@@ -94,7 +93,9 @@ class Address(Struct, frozen=True):
 
 
 def parse_listen(text: str) -> Address:
-    """`tcp://host:port`, `udp://host:port`, `unix:///path` or `unixgram:///path`; raises `ValueError`."""
+    """Parse `tcp://host:port`, `udp://host:port`, `unix:///path` or `unixgram:///path`;
+    raises `ValueError`.
+    """
     scheme, _, rest = text.partition("://")
     for known_scheme in SCHEMES:
         if scheme != known_scheme:
@@ -109,7 +110,7 @@ def parse_listen(text: str) -> Address:
 
 
 def obstacles(address: Address) -> Iterator[str]:
-    """What stands in the way of listening there, one sentence a problem."""
+    """Yield what prevents listening, a sentence each."""
     if LISTEN_SOCKETS.is_free(address.text):
         return
     if address.is_path:
@@ -136,7 +137,7 @@ def _path_obstacles(path: Path) -> Iterator[str]:
 
 
 def taken(path: Path) -> str | None:
-    """Why a socket can't be put there; None when nothing is, or only what a program has left that is gone."""
+    """Return why a socket can't be created there, None if free or abandoned."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -157,9 +158,10 @@ def taken(path: Path) -> str | None:
 
 
 def open_socket(address: Address, options: SocketOptions) -> socket.socket:
-    """A bound socket that does not block, listening if it has connections: the one that was kept for this
-    address, if any. What a program that is gone has left at a path is replaced, at once and with its mode
-    set. Raises `ConfigError`."""
+    """Return a bound nonblocking socket, listening if stream; reuses a kept one. Raises `ConfigError`.
+
+    Replaces an abandoned path atomically, with its mode set.
+    """
     try:
         for kept in LISTEN_SOCKETS.take(address.text):
             return _taken_over(kept, address, options)
@@ -229,7 +231,7 @@ def _open_path(address: Address, options: SocketOptions) -> socket.socket:
 
 
 def remove_socket(path: Path, inode: int) -> None:
-    """Remove a Unix socket, unless another has been put there meanwhile."""
+    """Remove a Unix socket unless replaced meanwhile."""
     with contextlib.suppress(OSError):
         if path.lstat().st_ino == inode:
             path.unlink()

@@ -1,5 +1,6 @@
-"""Connections whose sender is answered: it closes a group of lines by a line `#<key>`, and the group is
-stored as a whole, once however often it is repeated under its key, or not at all."""
+"""Answers senders that close groups of lines by `#<key>`; each group is stored whole, once per key, or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from agent.leaf.inputs.socket.streams import Connections, LineConnection
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 
 _GROUP: Final = 1024
-"""Bytes that a group counts beside its lines."""
+"""Assumed bytes of a group beside its lines."""
 _MAX_UNREAD: Final = 64 * 1024
-"""Bytes of answers that a sender may leave unread."""
+"""Most bytes of unread answers."""
 _MAX_TEXT: Final = 300
 
 
 class GroupRefusedError(Exception):
-    """A group can't be taken; `reason` is the label under which that is counted."""
+    """A group is refused; `reason` is the label."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -30,7 +31,7 @@ class GroupRefusedError(Exception):
 
 
 class Groups(LineConnection):
-    """A connection in groups of at most `limit` bytes."""
+    """A connection with groups of at most `limit` bytes."""
 
     def __init__(
         self, connections: Connections, parser: LineParser, options: InputOptions, intake: Intake, limit: int
@@ -118,7 +119,6 @@ class Groups(LineConnection):
                 self.close()
 
     async def _store(self, key: str, body: bytes) -> int:
-        """How many readings were stored."""
         parsed = await parse_lines(self._parser, body, wall_ns())
         if parsed.bad:
             offset, reason = parsed.bad[0]
@@ -142,5 +142,5 @@ class Groups(LineConnection):
 
 
 def _one_line(text: str) -> bytes:
-    """A text that may hold anything a sender sent, for a terminal too."""
+    """Return text safe for one terminal line."""
     return text[:_MAX_TEXT].encode("unicode_escape")

@@ -1,11 +1,8 @@
-"""The input `socket`: programs send lines, over TCP, UDP, or a Unix socket of streams or datagrams.
+"""Accepts lines over TCP, UDP and Unix sockets: the input `socket`.
 
-Over a stream a sender is slowed as soon as its readings can't be stored as fast as they come: no more is read
-of a connection than its share of `buffer` until that was stored. With `reply` (`groups.py`) it is answered,
-and what it repeats under a key is stored once. Datagrams are read only as long as they can be stored; then
-they wait in the kernel's queue, and those for which that has no room are dropped there and counted. The
-sender of a Unix datagram waits instead. docs/inputs.md says what a sender may rely on, and the lines of
-`reply`.
+Streams are read within a connection's share of `buffer`, so senders are slowed. With `reply` (`groups.py`)
+they are answered. Datagrams wait in the kernel while the store is full; UDP ones beyond its buffer are
+dropped and counted. docs/inputs.md describes the guarantees.
 """
 
 from __future__ import annotations
@@ -42,20 +39,19 @@ from agent.leaf.inputs.socket.streams import Flow, StreamConnection, Terms, open
 from agent.leaf.intake import Intake
 
 _LONGEST: Final = 64 * 1024
-"""Bytes of a datagram; UDP has no longer ones."""
+"""Largest UDP datagram in bytes."""
 _READ: Final = 256 * 1024
 _AT_A_TIME: Final = 256
 _LOOK: Final = 1.0
 _FORCE_BUFFER: Final = 33
-"""SO_RCVBUFFORCE, for which a process needs CAP_NET_ADMIN; socket(7)."""
+"""SO_RCVBUFFORCE, needs CAP_NET_ADMIN; socket(7)."""
 _MEMINFO: Final = 55
-"""SO_MEMINFO: nine numbers, the last how many datagrams were dropped (linux/sock_diag.h)."""
+"""SO_MEMINFO: nine numbers, the last counts dropped datagrams (linux/sock_diag.h)."""
 _NUMBERS: Final = struct.Struct("9I")
 
 
 class Datagrams:
-    """Reads a bound socket that does not block. `dropped` gets the number of datagrams that the
-    kernel has dropped since."""
+    """Reads a bound nonblocking socket. `dropped` receives the kernel's drops."""
 
     def __init__(
         self,
@@ -77,12 +73,11 @@ class Datagrams:
         buffer.join(self.source)
 
     def start(self) -> None:
-        """Read from now on."""
         self._resume()
         self._count_drops()
 
     def stop(self) -> None:
-        """Read no more; what was read is under way."""
+        """Stop reading; earlier data is still stored."""
         if self._stopped:
             return
         self._stopped = True
@@ -144,7 +139,7 @@ class Datagrams:
 
 
 def widen(socket_: socket.socket, size: int, log: FilteringBoundLogger) -> None:
-    """Let the kernel keep `size` bytes of datagrams that wait to be read, or as many as it allows."""
+    """Set the kernel's receive buffer to `size` bytes, or its maximum."""
     with contextlib.suppress(OSError):
         socket_.setsockopt(socket.SOL_SOCKET, _FORCE_BUFFER, size)
     if socket_.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < size:
@@ -203,8 +198,9 @@ class SocketInput(ConfiguredInput[SocketOptions]):
             )
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Read until `stopping` is set, then store what was read, and answer what is under way. Raises
-        `ConfigError` when the address can't be listened on."""
+        """Read until `stopping`, then store and answer the rest. Raises `ConfigError` for an unusable
+        address.
+        """
         options, address = self._options, parse_listen(self._options.listen)
         self._warn(address)
         submitter = RetryingSubmitter(options, self._metrics, intake, stopping, self._log)

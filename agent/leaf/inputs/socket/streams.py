@@ -1,4 +1,4 @@
-"""The connections of a `socket` input: their number, what they may send, and how they end."""
+"""Runs the connections of a `socket` input: number, limits and ends."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from agent.leaf.inputs.shared.gatherer import Buffer, GatheredSource, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 
 _READ: Final = 256 * 1024
-"""Bytes read at a time, into one place that all connections share: what is read is taken out at once."""
+"""Bytes per read, in one buffer for all connections."""
 _LEAST: Final = 4096
 _HTTP: Final = re.compile(rb"[A-Z]{3,10} \S{0,4096} HTTP/1\.[01]\r?\n").match
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-"""After a minute of silence the kernel asks whether the other side is still there."""
+"""TCP keepalive after a minute of silence."""
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Terms(Struct, frozen=True):
-    """What holds for all connections of an input: at most `most` of them, lines of at most `line` bytes, an
-    end after `idle` seconds of silence. `shown` gets their number."""
+    """Limits: `most` connections, lines of `line` bytes, end after `idle` seconds. `shown` receives the
+    number.
+    """
 
     submitter: RetryingSubmitter
     most: int
@@ -39,7 +40,7 @@ class Terms(Struct, frozen=True):
 
 
 class Connections:
-    """The connections that are open. Once stopped they read no more."""
+    """The open connections."""
 
     def __init__(self, terms: Terms, buffer: Buffer) -> None:
         self.terms = terms
@@ -50,7 +51,7 @@ class Connections:
         self._look: asyncio.TimerHandle | None = None
 
     def admit(self, connection: StreamConnection) -> bool:
-        """Whether there is room for another one."""
+        """Tell whether another one is allowed."""
         if self.stopped or len(self._open) >= self.terms.most:
             return False
         self._open.add(connection)
@@ -61,14 +62,13 @@ class Connections:
         return True
 
     def gone(self, connection: StreamConnection) -> None:
-        """A connection has ended."""
         if connection in self._open:
             self._open.remove(connection)
             self.buffer.leave(connection.source)
             self.terms.shown(len(self._open))
 
     def stop(self) -> None:
-        """Read no more; what was read is under way."""
+        """Stop reading; earlier data is still stored."""
         self.stopped = True
         if self._look is not None:
             self._look.cancel()
@@ -76,7 +76,7 @@ class Connections:
             connection.stop()
 
     def close(self) -> None:
-        """End all connections, once they have sent what they still have to say."""
+        """End all connections after their answers."""
         self.stop()
         for connection in list(self._open):
             connection.close()
@@ -92,8 +92,7 @@ class Connections:
 
 @contextlib.asynccontextmanager
 async def open_connections(terms: Terms, buffer: int) -> AsyncIterator[Connections]:
-    """Connections that share a buffer of so many bytes. At the end of the scope they read no more, what was
-    read is stored and what is under way answered, and then they are closed."""
+    """Yield connections sharing a buffer; on exit stop reading, store, answer and close."""
     connections: Connections | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -108,8 +107,6 @@ async def open_connections(terms: Terms, buffer: int) -> AsyncIterator[Connectio
 
 
 class StreamConnection(asyncio.BufferedProtocol):
-    """One connection."""
-
     source: GatheredSource
     _transport: asyncio.Transport
 
@@ -122,11 +119,11 @@ class StreamConnection(asyncio.BufferedProtocol):
 
     @abstractmethod
     def feed(self, data: bytes) -> None:
-        """Bytes have come."""
+        pass
 
     @abstractmethod
     def ended(self) -> bool:
-        """The sender will send no more; whether an answer is still due."""
+        """Note the sender's end; returns whether an answer is due."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
@@ -151,7 +148,7 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.connections.gone(self)
 
     def give_up(self, reason: str, text: str) -> None:
-        """End a connection that makes no sense."""
+        """End a connection with invalid data."""
         self.terms.submitter.skip(reason, self.peer, text)
         self._transport.abort()
 
@@ -160,7 +157,6 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._transport.write(text)
 
     def pause(self) -> None:
-        """Read no more for now."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -169,18 +165,18 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def stop(self) -> None:
-        """Read no more for good."""
+        """Stop reading for good."""
         if not self.source.paused:
             self.source.paused = True
             self.pause()
 
     def close(self) -> None:
-        """End, once what is to be said is sent."""
+        """End after pending answers."""
         self._transport.close()
 
 
 class LineConnection(StreamConnection):
-    """One connection, of which whole lines are taken."""
+    """A connection read in whole lines."""
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
@@ -189,11 +185,11 @@ class LineConnection(StreamConnection):
 
     @abstractmethod
     def take(self, lines: bytes) -> None:
-        """Whole lines have come."""
+        pass
 
     @abstractmethod
     def passed_over(self, count: int) -> None:
-        """So many lines were too long."""
+        pass
 
     def feed(self, data: bytes) -> None:
         before = self._cutter.too_long
@@ -212,8 +208,7 @@ class LineConnection(StreamConnection):
 
 
 class Flow(LineConnection):
-    """A connection whose sender gets no answer: it is slowed while readings can't be stored as fast as it
-    sends them."""
+    """A connection without answers, slowed while the store is full."""
 
     source: Gatherer
 
@@ -254,8 +249,7 @@ class Flow(LineConnection):
 
 
 def _peer(transport: asyncio.Transport) -> tuple[str, str]:
-    """The other end, and its sender: the user of a Unix socket, or the address of a machine, which stay the
-    same over connections. Has the kernel probe a TCP connection that is silent."""
+    """Return the peer's address and its sender (Unix user or host), and enable TCP keepalive."""
     socket_: Any = transport.get_extra_info("socket")
     if socket_.family == socket.AF_UNIX:
         pid, uid, _ = _CREDENTIALS.unpack(

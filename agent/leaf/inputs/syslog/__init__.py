@@ -14,7 +14,7 @@ from agent.leaf.inputs.formats.line_values import LineError, check_name
 from agent.leaf.inputs.shared.access import ListenOptions
 
 _LEAST_MESSAGE: Final = 2048
-"""Bytes that RFC 5424 says every receiver should take."""
+"""Message size that RFC 5424 asks of receivers."""
 
 
 class SyslogOptions(ListenOptions, tag="syslog", kw_only=True):

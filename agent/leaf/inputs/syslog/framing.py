@@ -1,5 +1,7 @@
-"""A stream cut into syslog messages, framed as RFC 6587 says: each behind its length in bytes (octet
-counting), or each ended by a newline or NUL. The first byte of a connection decides which. No I/O."""
+"""Cuts a stream into syslog messages by RFC 6587: octet counting, or newline or NUL. No I/O.
+
+The first byte decides.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,23 @@ _COUNT: Final = re.compile(rb"([1-9][0-9]{0,8}) ").match
 _COUNT_BEGINS: Final = re.compile(rb"[1-9][0-9]{0,8}\Z").match
 _HTTP: Final = re.compile(rb"[A-Z]{3,10} [/*h]").match
 _TLS: Final = b"\x16\x03"
-"""How a TLS handshake begins: a record of the kind 22, and its version."""
+"""Start of a TLS handshake: record type 22 and version."""
 _FIRST: Final = 12
-"""Bytes by which HTTP is recognised."""
+"""Bytes that identify HTTP."""
 
 
 class Cut(Struct):
-    """What some bytes of a stream complete."""
+    """Messages completed by some bytes."""
 
     messages: list[bytes] = field(default_factory=list)
     too_long: list[tuple[bytes, int | None]] = field(default_factory=list)
-    """The beginning of each message above the limit, and its size in bytes where it is known."""
+    """Beginnings of overlong messages, with size if known."""
     fault: Fault | None = None
-    """Why nothing more can be read of the stream."""
+    """Why the stream is unreadable."""
 
 
 class Fault(Struct, frozen=True):
-    """A stream that can't be cut; `reason` is the label under which that is counted, `rest` was not read."""
+    """An unreadable stream; `reason` is the label, `rest` is unread."""
 
     reason: str
     text: str
@@ -40,8 +42,7 @@ class Fault(Struct, frozen=True):
 
 
 class MessageCutter:
-    """Cuts one stream into messages of at most `longest` bytes. Of a longer one it holds no more than the
-    beginning."""
+    """Cuts a stream into messages of at most `longest` bytes; holds only the beginning of longer ones."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -49,14 +50,14 @@ class MessageCutter:
         self._counted: bool | None = None
         self._end = b""
         self._long: bytes | None = None
-        """The beginning of a message that is too long and not at its end."""
+        """Beginning of an unfinished overlong message,"""
         self._size = 0
-        """Its size, where it was said."""
+        """its size if known,"""
         self._skip = 0
-        """Bytes of it that are still to come."""
+        """and its bytes still to come."""
 
     def feed(self, data: bytes) -> Cut:
-        """The messages that `data` completes; nothing may be fed after a fault."""
+        """Return the messages that `data` completes. Do not feed after a fault."""
         cut = Cut()
         data = self._rest + data
         self._rest = b""
@@ -73,7 +74,7 @@ class MessageCutter:
         return cut
 
     def end(self) -> bytes:
-        """What the stream ended in the middle of."""
+        """Return the unfinished message."""
         rest = self._rest if self._long is None else self._long
         self._rest, self._long = b"", None
         return rest
@@ -105,7 +106,7 @@ class MessageCutter:
         self._rest = data[at:]
 
     def _skipped(self, data: bytes, cut: Cut) -> int:
-        """How many bytes belong to a message that is too long; only its beginning is held."""
+        """Return how many bytes belong to an overlong message."""
         if self._long is None:
             return 0
         size = min(self._skip, len(data))
@@ -134,7 +135,7 @@ class MessageCutter:
 
 
 def _stranger(data: bytes) -> Fault | None:
-    """The fault of a connection that begins with these bytes and is no syslog."""
+    """Return the fault of a connection that is no syslog."""
     if data.startswith(_TLS):
         return Fault("tls", "this is TLS and the port has none; give tls_cert and tls_key, or send plainly")
     if _HTTP(data[:_FIRST]):
@@ -143,18 +144,18 @@ def _stranger(data: bytes) -> Fault | None:
 
 
 def framed(messages: list[bytes]) -> bytes:
-    """Messages as one block, each behind its length."""
+    """Join messages, each after its length."""
     return b"".join([b"%d %s" % (len(message), message) for message in messages])
 
 
 def message_at(block: bytes, offset: int) -> bytes:
-    """The message of a block whose length stands at an offset."""
+    """Return the message at an offset."""
     begin = block.index(b" ", offset) + 1
     return block[begin : begin + int(block[offset : begin - 1])]
 
 
 def messages_of(block: bytes) -> Iterator[tuple[int, bytes]]:
-    """The messages of a block, each with the offset of its length."""
+    """Yield messages with offsets."""
     offset = 0
     while offset < len(block):
         message = message_at(block, offset)

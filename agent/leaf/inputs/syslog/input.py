@@ -1,13 +1,10 @@
-"""The input `syslog`: programs and devices send messages over TCP or TLS (RFC 5424, RFC 3164; RFC 6587, RFC
-5425). A message is a reading whose value is its text.
+"""Accepts syslog over TCP or TLS (RFC 5424, 3164, 6587, 5425): the input `syslog`. A reading's value is the
+text.
 
-Syslog has no acknowledgement. No more is read of a connection than its share of `buffer` until that was
-stored, so its sender is slowed. If the agent is killed, what was read and not stored is lost (at most 1 MiB a
-connection), and what stands in the kernel's buffers on both sides; an ordered stop stores what was read.
-
-Messages that can't be read become dead letters, and so do those above `message` bytes, by their beginning,
-and one in which a connection ends. A connection that speaks HTTP or TLS on a plain port, or whose lengths do
-not fit, is closed and counted.
+Syslog has no acknowledgement. Connections are read within their share of `buffer`. A killed agent loses at
+most 1 MiB per connection and the kernel's buffers; an ordered stop stores everything read. Unreadable,
+overlong and unfinished messages become dead letters. HTTP, TLS on a plain port and wrong lengths close the
+connection.
 """
 
 from __future__ import annotations
@@ -32,19 +29,18 @@ from agent.leaf.inputs.syslog.parse import MessageParser
 from agent.leaf.intake import Intake
 
 HANDSHAKE: Final = 10.0
-"""Seconds that a TLS handshake may take."""
+"""Seconds for a TLS handshake."""
 
 
 class MessageGatherer(Gatherer):
-    """A gatherer of blocks of messages, each behind its length."""
+    """Gathers blocks of length-prefixed messages."""
 
     def line_at(self, block: bytes, offset: int) -> bytes:
-        """The message whose length stands at an offset of a block."""
         return message_at(block, offset)
 
 
 class SyslogConnection(StreamConnection):
-    """One connection. `parser` is its own."""
+    """One connection with its own `parser`."""
 
     source: Gatherer
 
@@ -128,8 +124,9 @@ class SyslogInput(ListenInput[SyslogOptions]):
         return context
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Read until `stopping` is set, then store what was read. Raises `ConfigError` when the address can't
-        be listened on, `AccessError` when a file cannot be used."""
+        """Read until `stopping`, then store the rest. Raises `ConfigError` for an unusable address,
+        `AccessError` for an unusable file.
+        """
         options, tls = self._options, self._tls()
         address = listen_address(options.listen)
         if not is_loopback(address[0]) and options.tls_ca is None:

@@ -1,9 +1,8 @@
-"""Messages of syslog become readings whose value is their text. No I/O.
+"""Converts syslog messages to readings with their text as value. No I/O.
 
-A message of RFC 5424 says time, host, app, procid, msgid and structured data. One of RFC 3164 is read as far
-as its header is as that describes it, with its own time or one of RFC 3339, which rsyslog writes; whatever
-else follows `<PRI>` is text. No message is refused for its time: where it has none with an offset, the
-reading has that of its arrival, and what the message said is the tag `timestamp`.
+RFC 5424 gives time, host, app, procid, msgid and structured data; RFC 3164 is read as far as its header
+holds, with RFC 3339 times of rsyslog too. A time without offset becomes the tag `timestamp`, and `ts` is the
+arrival.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ FACILITIES: Final = (
 )
 SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 MAX_PARAMETERS: Final = 50
-"""Of structured data, that become a tag each."""
+"""Structured data parameters that become tags."""
 _PIECE: Final = 64 * 1024
-"""Bytes of messages that are parsed at a time, a few milliseconds."""
+"""Bytes parsed at once, a few milliseconds."""
 _NIL: Final = "-"
 _TIME: Final = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
     r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 )
 _is_time: Final = re.compile(rf"(?!000[01]|9999){_TIME}\Z").match
-"""Without the years at whose ends an offset leads out of what a reading may have."""
+"""Excludes years whose ends an offset could exceed."""
 _priority: Final = re.compile(r"<(0|[1-9][0-9]{0,2})>").match
 _is_5424: Final = re.compile(r"1 (?:-|[0-9]{4}-[0-9]{2}-[0-9]{2}T[^ ]*) ").match
 _header_5424: Final = re.compile(r"1 ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) ([^ ]+) (?=-(?: |\Z)|\[)").match
@@ -51,8 +50,7 @@ Tags = dict[str, str]
 
 
 class MessageParser:
-    """Parses blocks of messages, each behind its length, as a `LineParser` does lines. `sender` is the device
-    of messages that name no host."""
+    """Parses length-prefixed messages like a `LineParser`. `sender` is the device without host."""
 
     self_ending = False
 
@@ -61,8 +59,9 @@ class MessageParser:
         self._metric = to_json(metric)
 
     def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
-        """The messages of a block that arrived at `now_ns` (ns since 1970), in parts of a few
-        milliseconds."""
+        """Yield messages of a block that arrived at `now_ns` (ns since 1970), in parts of a
+        few milliseconds.
+        """
         now = contract.machine_time(now_ns)
         readings: list[bytes] = []
         bad: list[tuple[int, str]] = []
@@ -79,7 +78,7 @@ class MessageParser:
         yield Parsed(b"".join(readings), len(readings), tuple(bad))
 
     def _readings(self, message: bytes, now: str) -> list[bytes]:
-        """The reading of a message; several where its text is longer than a reading may have."""
+        """Return a message's readings, several for a long text."""
         text, tags, ts, device = _read(_text_of(message))
         device = device or self.sender
         check_name(device, "the host")
@@ -103,7 +102,7 @@ class MessageParser:
 
 
 def _text_of(message: bytes) -> str:
-    """A message as text; bytes that are not UTF-8 become escapes (`\\xe9`)."""
+    r"""Return a message as text; invalid UTF-8 is escaped (`\xe9`)."""
     try:
         return message.decode()
     except UnicodeDecodeError:
@@ -111,7 +110,7 @@ def _text_of(message: bytes) -> str:
 
 
 def _read(message: str) -> tuple[str, Tags, str | None, str | None]:
-    """Text, tags, time with an offset and host of a message; raises `LineError`."""
+    """Return text, tags, time with offset and host; raises `LineError`."""
     found = _priority(message)
     if found is None or int(found[1]) >= 8 * len(FACILITIES):
         raise LineError("no syslog: it does not begin with <PRI>, a number of 0 to 191 in brackets")
@@ -150,7 +149,7 @@ def _read_3164(body: str, tags: Tags) -> tuple[str, Tags, str | None, str | None
 
 
 def _time(text: str, tags: Tags) -> str | None:
-    """A time with an offset as a reading has it; any other becomes a tag."""
+    """Return a time with offset; others become a tag."""
     if _is_time(text):
         try:
             datetime.fromisoformat(text)
@@ -164,8 +163,7 @@ def _time(text: str, tags: Tags) -> str | None:
 
 
 def _structured(body: str, begin: int, tags: Tags) -> int:
-    """Add structured data to the tags: a tag `<id>.<name>` for each parameter or, where these can't be tags
-    of their own, all of it as one. Returns where it ends; raises `LineError`."""
+    """Add structured data as tags `<id>.<name>`, or whole; returns its end. Raises `LineError`."""
     found: list[tuple[str, str]] = []
     at = begin
     while (element := _element(body, at)) is not None:

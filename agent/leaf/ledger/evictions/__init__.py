@@ -1,18 +1,12 @@
-"""What a stream with the policy `old` has discarded: which batches of which runs, how many readings, and
-which direct messages. Here are its index and its record; both know nothing of the server.
+"""Indexes batches in discarding streams, and judges what was evicted before it reached the hub. Pure.
 
-The index remembers which batch is at which sequence, in a file in the order of the stream: what a sequence
-held is known after the message is gone. Its records have 40 bytes: the sequence, the number of the batch, its
-readings, the 16 bytes of its run, and their CRC-32. What a power cut took is read from the stream again.
+The index file has 40 bytes per message: sequence, batch number, readings, run (16 bytes), CRC-32. After a
+power cut the lost part is read from the stream.
 
-The record says what a stream evicted, and how that is classified and kept on disk; it is pure. A batch is
-claimed when it went from the stream before the hub was known to have it. That is at most too much, never too
-little: the audit, which sees what arrived, subtracts what the hub had all the same.
-
-The hub takes a stream in order, so it has every message that was still there when its cursor passed it. Of
-those that went between two looks, the link consumer tells: while its count of deliveries has grown by as much
-as the sequence it has delivered, it has skipped none. After a reconnection of the link it counts from zero
-(seen on nats-server 2.15.1), as it does where it skipped: then what had gone by then is claimed.
+A batch is claimed as discarded unless the hub is known to have it; the audit subtracts arrivals. The hub
+takes messages in order, so it has every message that its cursor passed. Between two looks the link consumer
+skipped nothing if its deliveries grew as much as its sequence. It counts from 0 after a reconnection or a
+skip (nats-server 2.15.1); then earlier evictions are claimed.
 """
 
 from __future__ import annotations
@@ -37,13 +31,13 @@ _BLOCK: Final = 2048 * _SIZE
 _NO_RUN: Final = bytes(16)
 _MAX_READINGS: Final = 2**32 - 1
 COMPACT_ABOVE: Final = 2**20
-"""Bytes of what has gone from the stream above which the file is rewritten."""
+"""Bytes of evicted entries that cause a rewrite."""
 MAX_WAITING: Final = 100_000
-"""Records that wait for a disk that takes none. What comes then is read from the stream at the next start."""
+"""Entries waiting for an unwritable disk; others are read from the stream at the next start."""
 
 
 class IndexedMessage(NamedTuple):
-    """A message of the agent at a sequence; a ledger record and the like has neither run nor number."""
+    """An agent's message at a sequence; ledger records have neither run nor number."""
 
     seq: int
     run: str = ""
@@ -52,7 +46,7 @@ class IndexedMessage(NamedTuple):
 
 
 class Index:
-    """The file at `path`; `top` is the highest sequence in it. All but `add` raise `OSError`."""
+    """The index file; `top` is its highest sequence. All but `add` raise `OSError`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,7 +56,7 @@ class Index:
         self.top = 0
 
     def load(self) -> None:
-        """Take up what is there, up to the first record that cannot be one."""
+        """Load up to the first invalid entry."""
         self._forget()
         self._path.touch(mode=0o600)
         self._end = self._path.stat().st_size // _SIZE * _SIZE
@@ -74,7 +68,7 @@ class Index:
         os.truncate(self._path, self._end)
 
     def clear(self) -> None:
-        """Forget everything: the stream is another one."""
+        """Remove everything, for another stream."""
         self._path.touch(mode=0o600)
         os.truncate(self._path, 0)
         self._forget()
@@ -84,7 +78,7 @@ class Index:
         self._head = self._given = self._end = self.top = 0
 
     def add(self, entry: IndexedMessage) -> None:
-        """A message was stored; `flush` writes it."""
+        """Add a stored message; `flush` writes it."""
         self._torn = self._torn or len(self._waiting) >= MAX_WAITING
         if self._torn:
             return
@@ -104,9 +98,10 @@ class Index:
         self._waiting.clear()
 
     def front(self, last: int, most: int = 50_000) -> tuple[list[IndexedMessage], int]:
-        """What comes first, up to sequence `last`, and up to which sequence that is all: where that is below
-        `last`, the rest comes after `drop`. A message whose acknowledgement came late may stand behind a
-        higher one: it comes with what follows."""
+        """Return the first entries up to `last`, and the sequence up to which they are complete.
+
+        Below `last`, the rest follows after `drop`. A late acknowledged message may come after a higher one.
+        """
         self.flush()
         found: list[IndexedMessage] = []
         self._given = self._head
@@ -122,7 +117,7 @@ class Index:
         return found, last
 
     def drop(self) -> None:
-        """Leave out what `front` has given; the file keeps it until `compact`."""
+        """Drop the entries of `front`; the file keeps them until `compact`."""
         self._head = self._given
 
     def _records(self, offset: int) -> Iterator[tuple[int, tuple[int, int, int, bytes, int]]]:
@@ -134,7 +129,7 @@ class Index:
                     offset += _SIZE
 
     def compact(self) -> None:
-        """Write the file without what was dropped, where that is worth it."""
+        """Rewrite the file without dropped entries, if worthwhile."""
         self.flush()
         if not self._head or self._end > self._head <= max(COMPACT_ABOVE, self._end // 2):
             return
@@ -151,22 +146,20 @@ class Index:
 VERSION: Final = 1
 FULL: Final = "stream_full"
 PURGED: Final = "purged"
-"""Reasons: the stream was full and made room for newer messages; or it was purged by a person or program."""
+"""Reasons: the full stream made room, or a person or program purged it."""
 
 MAX_RANGES: Final = 1_000
-"""Ranges of a run that are named; of more than that the lowest are in the sums only."""
+"""Named ranges per run; the lowest of more are only summed."""
 MAX_RUNS: Final = 64
 MAX_DOUBTFUL: Final = 20_000
-"""Messages that were sent and not known to be at the hub when they went; the link has 10,000 of them under
-way at most."""
+"""Messages sent but not known at the hub when evicted; the link has at most 10,000 in flight."""
 
 Range = tuple[int, int, int, str]
-"""First, last, how many readings (or direct messages), and the reason."""
+"""First, last, readings (or direct messages), reason."""
 
 
 def extend(ranges: list[Range], first: int, last: int, count: int, reason: str) -> bool:
-    """Put numbers into ranges that are in order; False where they are there already. A neighbour of the same
-    reason is joined."""
+    """Insert numbers into ordered ranges, merging neighbours of equal reason; False if present."""
     at = bisect_right(ranges, first, key=lambda range_: range_[0])
     before = ranges[at - 1] if at else None
     if before is not None and last <= before[1]:
@@ -183,46 +176,47 @@ def extend(ranges: list[Range], first: int, last: int, count: int, reason: str) 
 
 
 class EvictedRun(Struct):
-    """What was discarded of one run."""
+    """Discards of one run."""
 
     ranges: list[Range] = []
-    """Of numbers of batches."""
+    """Batch numbers."""
     readings: int = 0
-    """All their readings."""
+    """Number of readings."""
     recorded: int = 0
-    """Where a record says so that the stream still holds or the hub has; 0 if one is due."""
+    """Sequence of a record of this, held by stream or hub; 0 if one is due."""
 
 
 class EvictionRecord(Struct):
-    """One class, whose stream was created at `created`; the link had this `epoch` when it was judged."""
+    """One class, its stream's creation time, and the link `epoch` at judgement."""
 
     version: int = VERSION
     created: str = ""
     judged: int = 0
-    """Up to which sequence all is judged."""
+    """Sequence up to which all is judged."""
     taken: int = 0
-    """Up to which sequence all is known to be at the hub."""
+    """Sequence up to which the hub has all."""
     epoch: str = ""
     delivered: int = 0
-    """Up to which sequence the link consumer had delivered then, and how often (`deliveries`)."""
+    """The link consumer's delivered sequence then, and its `deliveries`."""
     deliveries: int = 0
     doubtful: list[IndexedMessage] = []
-    """What was sent and may be at the hub or not."""
+    """Sent, and possibly at the hub."""
     runs: dict[str, EvictedRun] = {}
     gone: list[Range] = []
-    """The sequences that were discarded, with how many direct messages stood there."""
+    """Discarded sequences with direct messages."""
     trimmed: list[tuple[int, int]] = []
     trimmed_in: str = ""
-    """What the agent trims, and the epoch over which the hub confirmed it: a look over that one that finds it
-    gone knows that it is at the hub; over the next one the hub may hold less, as after it was restored."""
+    """Epoch in which the hub confirmed trimmed messages; in a later one, as after a restore, the hub may have
+    less.
+    """
 
     def begin(self, created: str, judged: int) -> None:
-        """The stream is one of which nothing is known up to this sequence."""
+        """Start with a stream unknown up to this sequence."""
         self.created, self.judged, self.taken, self.epoch = created, judged, 0, ""
         self.doubtful, self.gone, self.trimmed = [], [], []
 
     def claim(self, entry: IndexedMessage, reason: str) -> int:
-        """A message of the agent was discarded; returns its readings."""
+        """Claim a discarded agent message; returns its readings."""
         for claims in self.runs.values():
             if claims.recorded == entry.seq:
                 claims.recorded = 0
@@ -238,32 +232,33 @@ class EvictionRecord(Struct):
         return entry.readings
 
     def claim_sequences(self, first: int, last: int, direct: int, reason: str) -> None:
-        """These sequences were discarded."""
+        """Claim discarded sequences."""
         extend(self.gone, first, last, direct, reason)
         if len(self.gone) > MAX_RANGES:
             del self.gone[0]
 
     def forget_runs(self, own: str) -> None:
-        """Keep the newest runs only; runs are UUIDv7, so a later one is greater."""
+        """Keep only the newest runs (UUIDv7 order)."""
         for run in sorted(self.runs)[:-MAX_RUNS]:
             if run != own:
                 del self.runs[run]
 
 
 class StreamObservation(Struct, frozen=True):
-    """A class's stream and then the link consumer of an `epoch` at one moment."""
+    """A class's stream, then the link consumer of an `epoch`."""
 
     info: StreamInfo
     consumer: ConsumerInfo
     epoch: str
     confirmed: int
-    """Up to where the hub is known to hold all of this epoch."""
+    """Sequence up to which the hub has this epoch."""
 
 
 class EvictionVerdict(Struct, frozen=True):
-    """Of the messages that are gone: those up to `taken` are at the hub, the next ones up to `doubtful` were
-    sent and may be, and the rest up to `gone` are not. `settled` says whether those that were in doubt before
-    and are above `taken` are not there either."""
+    """Evicted messages up to `taken` are at the hub, up to `doubtful` maybe, up to `gone` not.
+
+    `settled` tells whether earlier doubtful ones above `taken` are surely not there.
+    """
 
     taken: int
     doubtful: int
@@ -272,7 +267,7 @@ class EvictionVerdict(Struct, frozen=True):
 
 
 def judge(known: EvictionRecord, seen: StreamObservation) -> EvictionVerdict:
-    """What became of the messages below the stream's first one."""
+    """Judge the messages below the stream's first one."""
     taken, doubtful, settled = known.taken, 0, True
     if seen.epoch != known.epoch:
         # It begins after the last place on which leaf and hub agree.
@@ -286,7 +281,7 @@ def judge(known: EvictionRecord, seen: StreamObservation) -> EvictionVerdict:
 
 
 def remember(known: EvictionRecord, seen: StreamObservation, verdict: EvictionVerdict) -> None:
-    """Take the verdict over: the next one starts here."""
+    """Apply the verdict as the next start."""
     if known.epoch not in ("", seen.epoch):
         known.taken = seen.consumer.start - 1
     elif not verdict.settled:

@@ -1,7 +1,4 @@
-"""Watches the streams that evict old messages, and accounts for what they evicted in the ledgers and metrics.
-
-It delays nothing: what it cannot look at now it looks at later. What was stored while no agent ran is read
-outside the publish path, and its progress is kept."""
+"""Watches discarding streams and reports evictions in ledgers and metrics, outside the publish path."""
 
 from __future__ import annotations
 
@@ -34,8 +31,10 @@ log = structlog.get_logger("ledger")
 
 
 class EvictionMonitor:
-    """Watches the classes of a leaf whose streams discard old messages; the others it ignores. `epochs` are
-    the present ones of the link, `ledgers` those of this `run`."""
+    """Watches a leaf's classes whose streams discard; ignores others.
+
+    `epochs` are the link's present ones, `ledgers` those of this `run`.
+    """
 
     def __init__(
         self,
@@ -54,10 +53,10 @@ class EvictionMonitor:
         self._confirmed = dict.fromkeys(self._classes, 0)
         self._above: dict[str, int] = {}
         self.lost = dict.fromkeys(classes, 0)
-        """By class how many readings and messages of devices were discarded since the agent started."""
+        """Discarded readings and direct messages per class since start."""
         self._saving = asyncio.Lock()
         self._told: dict[str, tuple[float, int]] = {}
-        """By class when a loss was logged, and how many readings were lost by then."""
+        """Time and lost readings of the last log entry per class."""
         self._postponed = {name: LogEdge(log.bind(**{"class": name})) for name in self._classes}
         self._behind: tuple[Client, JetStream] | None = None
         self._due = {name: asyncio.Event() for name in self._classes}
@@ -73,7 +72,7 @@ class EvictionMonitor:
 
     @contextlib.contextmanager
     def connected(self, nc: Client, js: JetStream, streams: Mapping[str, StreamInfo]) -> Iterator[None]:
-        """Work over this connection as long as the scope lasts; these are the streams behind it."""
+        """Use this connection and its streams within the scope."""
         for name in self._trackers:
             try:
                 self._load(name, streams[name])
@@ -91,12 +90,12 @@ class EvictionMonitor:
                     tracker.content()
 
     def stored(self, cls: str, seq: int, run: str = "", n: int = 0, readings: int = 0) -> None:
-        """A message of the agent was stored; without a run it is not one that has a number."""
+        """Note a stored agent message; without run it has no number."""
         if cls in self._trackers:
             self._trackers[cls].stored(IndexedMessage(seq, run, n, readings))
 
     async def trims(self, cls: str, first: int, last: int) -> None:
-        """The agent is about to purge a stream of what the hub has."""
+        """Note a coming purge of messages that the hub has."""
         tracker = self._trackers.get(cls)
         if tracker is None:
             return
@@ -112,19 +111,18 @@ class EvictionMonitor:
             await asyncio.to_thread(tracker.save, tracker.content())
 
     def seen(self, cls: str, confirmed: int) -> None:
-        """The stream of a class was looked at, and up to here the hub is known to hold all of this epoch."""
+        """Note an inspected stream and the hub's confirmed sequence of this epoch."""
         if cls in self._trackers:
             self._confirmed[cls] = confirmed
             self._due[cls].set()
 
     async def run(self) -> None:
-        """Follow each class until cancelled, none of them waiting for another."""
+        """Follow all classes independently, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for name in self._trackers:
                 group.create_task(self._follow(name))
 
     async def _follow(self, name: str) -> None:
-        """Look at a class each time its stream was looked at."""
         due, backoff = self._due[name], Backoff(2 * _SAVE_SECONDS, _LONGEST_SECONDS)
         while True:
             await due.wait()
@@ -149,9 +147,9 @@ class EvictionMonitor:
         self._tell(name)
 
     async def _take_up(self, name: str) -> None:
-        """Read what a stream holds above what is known of it: the agent's own messages. What is between
-        these is devices', who may have published millions while the agent was stopped. Raises
-        `JetStreamError` or `OSError`."""
+        """Read the agent's messages above the known ones, skipping those of devices. Raises `JetStreamError`
+        or `OSError`.
+        """
         tracker, behind = self._trackers[name], self._behind
         if behind is None or tracker.loaded:
             return
@@ -180,7 +178,7 @@ class EvictionMonitor:
                     raise
 
     async def look(self, name: str) -> None:
-        """Say what one class has discarded since the last look. Raises `JetStreamError` or `OSError`."""
+        """Report a class's discards since the last look. Raises `JetStreamError` or `OSError`."""
         if self._behind is None or not self._trackers[name].loaded:
             return
         _, js = self._behind
@@ -204,23 +202,21 @@ class EvictionMonitor:
         tracker.tidy()
 
     def _log_loss(self, name: str) -> None:
-        """Log what was lost since that was logged last, at most once a minute: a full stream loses each
-        second."""
+        """Log losses at most once a minute."""
         at, lost = self._told.get(name, (-_TELL_SECONDS, 0))
         if self.lost[name] > lost and loop_time() - at >= _TELL_SECONDS:
             self._told[name] = loop_time(), self.lost[name]
             log.warning("discarded before the hub had it", **{"class": name}, readings=self.lost[name] - lost)
 
     def due(self, cls: str) -> list[str]:
-        """Earlier runs of which something was discarded that no record says which the stream holds or the hub
-        has."""
+        """Return earlier runs with discards that no kept record reports."""
         if cls not in self._trackers:
             return []
         runs = self._trackers[cls].claims.runs
         return [run for run, claims in runs.items() if run != self._run and not claims.recorded]
 
     def record(self, cls: str, run: str, stream: StreamState) -> Ledger:
-        """What was discarded of an earlier run, as a record of it."""
+        """Return an earlier run's discards as a ledger record."""
         claims = self._trackers[cls].claims.runs[run]
         ranges = tuple(claims.ranges)
         return Ledger(
@@ -235,14 +231,13 @@ class EvictionMonitor:
         )
 
     def recorded(self, cls: str, record: Ledger, seq: int) -> None:
-        """A record of an earlier run was stored. What was discarded meanwhile is in none, so another is
-        due."""
+        """Note a stored record of an earlier run; later discards need another."""
         claims = self._trackers[cls].claims.runs.get(record.run)
         if claims is not None and tuple(claims.ranges) == record.discarded:
             claims.recorded = seq
 
     def status(self, cls: str) -> dict[str, Any] | None:
-        """What a class has discarded, as a row of `/status`; None for one that does not."""
+        """Return a class's discards for `/status`, None if it does not discard."""
         if cls not in self._trackers:
             return None
         claims = self._trackers[cls].claims

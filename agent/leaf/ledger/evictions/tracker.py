@@ -1,4 +1,4 @@
-"""Tracks one class whose stream evicts old messages: its index and record on disk. No network."""
+"""Tracks one discarding class: its index and record on disk. No network."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = structlog.get_logger("ledger")
 
 
 class EvictionTracker:
-    """The claims of one class in `directory`. Everything but `stored` raises `OSError`."""
+    """Tracks one class in `directory`. All but `stored` raise `OSError`."""
 
     def __init__(self, directory: Path, domain: str, cls: str, run: str) -> None:
         self._path = directory / f"discards-{cls}.json"
@@ -59,9 +59,11 @@ class EvictionTracker:
         self.loaded = False
 
     def load(self, info: StreamInfo) -> int | None:
-        """Take up what is on disk for the stream as it is now; returns the sequence above which the stream
-        must be read, None where it need not. `taken_up` is to be called when that is done. What is read until
-        then is kept, also when it ends before: the next load goes on behind it."""
+        """Load the state for the present stream; returns the sequence above which to read it, None if not
+        needed.
+
+        Call `taken_up` afterwards. An interrupted read continues at the next load.
+        """
         began = self.loaded
         self._later, self._overflowed = [], False
         if not began:
@@ -92,7 +94,7 @@ class EvictionTracker:
             pass
 
     def read(self, message: StoredHeaders) -> None:
-        """Take up a message that the stream holds."""
+        """Add a message of the stream."""
         if message.subject.startswith(self._own):
             self._index.add(_entry(message, message.subject.startswith(self._dead)))
             self._read += 1
@@ -102,13 +104,13 @@ class EvictionTracker:
 
     @property
     def top(self) -> int:
-        """The highest sequence whose content is known."""
+        """Highest known sequence."""
         return self._index.top
 
     def taken_up(self) -> None:
-        """The stream has been read to its end. It is kept at once: of what goes before that, only the
-        sequence could be named. Now it is `loaded`, unless more was stored meanwhile than is remembered: then
-        what is above `top` has to be read too. Raises `OSError`."""
+        """Save the completed read; it is `loaded` unless too many messages were stored meanwhile. Raises
+        `OSError`.
+        """
         top = self.top
         complete = not self._overflowed
         for entry in self._later if complete else ():
@@ -119,8 +121,7 @@ class EvictionTracker:
         self.loaded = complete
 
     def stored(self, entry: IndexedMessage) -> None:
-        """A message of the agent was stored. The index is in the order of the stream, so while that is read
-        this one waits."""
+        """Add a stored agent message; waits while the stream is being read, to keep order."""
         if self.loaded:
             self._index.add(entry)
         elif len(self._later) < MAX_WAITING:
@@ -129,9 +130,10 @@ class EvictionTracker:
             self._overflowed = True
 
     def trims(self, first: int, last: int, epoch: str) -> None:
-        """The agent is about to purge this much of the stream, all of which the hub has confirmed over this
-        epoch. Call and save it before the purge: a look may come before the purge is answered, and so may the
-        end of the agent."""
+        """Record a coming purge of messages that the hub confirmed in this epoch.
+
+        Save it before the purge, whose answer may come after a look or the agent's end.
+        """
         self._keep_trimmed_in(epoch)
         # The purge before failed, or this one goes on behind it.
         trimmed = self.claims.trimmed
@@ -141,12 +143,12 @@ class EvictionTracker:
         trimmed.append((first, last))
 
     def _keep_trimmed_in(self, epoch: str) -> None:
-        """What was trimmed over an earlier epoch tells no more: the link begins behind what the hub has."""
+        """Forget trims of earlier epochs; the link begins after what the hub has."""
         if self.claims.trimmed_in != epoch:
             self.claims.trimmed, self.claims.trimmed_in = [], epoch
 
     def look(self, seen: StreamObservation, max_bytes: int) -> dict[str, int]:
-        """Judge what has gone since the last look; returns how many readings are claimed, by reason."""
+        """Judge evictions since the last look; returns claimed readings by reason."""
         self._index.flush()  # a disk that takes none keeps the claims as they are
         self._keep_trimmed_in(seen.epoch)
         for first, last in self.claims.trimmed:
@@ -172,18 +174,18 @@ class EvictionTracker:
         return {reason: counted} if counted else {}
 
     def content(self) -> bytes:
-        """The claims as `save` writes them; what was stored is written at once."""
+        """Return the record for `save`, after writing new entries."""
         self._index.flush()
         return msgspec.json.encode(self.claims)
 
     def save(self, data: bytes) -> None:
-        """Write the claims, in a thread."""
+        """Write the record, in a thread."""
         if data != self._saved:
             write_private(self._path, data)
             self._saved = data
 
     def tidy(self) -> None:
-        """Once the claims are saved, the index need not keep what they say."""
+        """Drop index entries covered by the saved record."""
         self._index.compact()
 
     def _pieces(self, begin: int, last: int) -> Iterator[tuple[list[IndexedMessage], int, int]]:
@@ -194,7 +196,7 @@ class EvictionTracker:
             begin = max(begin, end)
 
     def _gone(self, begin: int, last: int, verdict: EvictionVerdict, reason: str) -> int:
-        """The messages after `begin` up to `last` are gone, and the agent did not trim them."""
+        """Process messages after `begin` up to `last` that the agent did not trim."""
         return sum(
             self._piece(entries, first, end, verdict.taken, verdict.doubtful, reason)
             for entries, first, end in self._pieces(begin, last)
@@ -203,7 +205,6 @@ class EvictionTracker:
     def _piece(
         self, entries: list[IndexedMessage], first: int, last: int, taken: int, doubtful: int, reason: str
     ) -> int:
-        """The messages of a piece of the stream that is gone."""
         own = {entry.seq: entry for entry in entries}
         for seq in range(max(first, taken + 1), min(last, doubtful) + 1):
             self.claims.doubtful.append(own.pop(seq, IndexedMessage(seq, readings=1)))
@@ -220,7 +221,7 @@ class EvictionTracker:
         return counted
 
     def _settle(self, taken: int, reason: str) -> int:
-        """What was in doubt is not at the hub, but for what was taken."""
+        """Claim doubtful messages except those taken."""
         counted = 0
         for entry in self.claims.doubtful:
             if entry.seq <= taken:
@@ -233,8 +234,7 @@ class EvictionTracker:
 
 
 def _entry(message: StoredHeaders, dead: bool) -> IndexedMessage:
-    """A message as the index has it. One that was published again says nothing that the first did not, and
-    dead letters are numbered like batches, but are not readings."""
+    """Convert a message for the index. Republished ones and dead letters have no readings."""
     try:
         ident = parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
         count = int(message.headers.get(H_COUNT, "0"))

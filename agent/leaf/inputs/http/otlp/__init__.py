@@ -1,5 +1,4 @@
-"""OTLP over HTTP: an export of OpenTelemetry from its body to its answer. `agent.leaf.inputs.http.otlp.parse`
-knows what is in one of metrics, `logs` what is in one of logs."""
+"""Accepts OTLP over HTTP. `parse` reads metrics, `logs` reads logs."""
 
 from __future__ import annotations
 
@@ -23,18 +22,17 @@ from agent.leaf.inputs.http.route import DecodedBody, Route, RouteSettings
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
 EXPANSION: Final = 32
-"""How many times its size a message may need in memory: an empty part of it is two bytes."""
+"""Memory of a parsed message relative to its size; an empty part takes two bytes."""
 
 
 class DecodedExport(DecodedBody, kw_only=True):
-    """The readings of an export."""
+    """Readings of an export."""
 
     export: OtlpExport
 
 
 class OtlpRoute(Route[DecodedExport]):
-    """Exports of metrics, as protobuf or JSON: the good points are stored and 200 says what was rejected.
-    Remembers attributes from one export to the next."""
+    """Accepts metrics as protobuf or JSON; 200 reports rejected points. Caches attributes."""
 
     media_type = _PROTOBUF
     is_repeat_by_body = True
@@ -85,7 +83,7 @@ class OtlpRoute(Route[DecodedExport]):
         return Response(200, decoded.export.response(head.is_json), content_type)
 
     def translate(self, error: HttpError, request: HttpRequest) -> HttpError:
-        """The error as exporters read it: a `google.rpc.Status` in the form of the request."""
+        """Return the error as `google.rpc.Status` in the request's form."""
         if request.headers.get("content-type", "").startswith(_JSON):
             return HttpError(
                 error.status,
@@ -100,7 +98,7 @@ class OtlpRoute(Route[DecodedExport]):
 
 
 class OtlpLogsRoute(OtlpRoute):
-    """The same of logs."""
+    """Accepts logs."""
 
     size_hint = "; export fewer records at a time"
     left_out_fault = "rejected_records"

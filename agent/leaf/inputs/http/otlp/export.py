@@ -1,7 +1,6 @@
-"""What exports of metrics and of logs have in common: a body is decoded, taken some parts at a time, and
-answered with what was rejected. No I/O. Needs the extra `otlp` (`opentelemetry-proto`).
+"""Decodes metric and log exports in steps, and builds their answer. No I/O. Needs the extra `otlp`.
 
-https://opentelemetry.io/docs/specs/otlp/#otlphttp says what is answered.
+Answers follow https://opentelemetry.io/docs/specs/otlp/#otlphttp.
 """
 
 from __future__ import annotations
@@ -18,26 +17,27 @@ from agent.leaf.inputs.formats.line_values import LineError, PayloadParts
 from agent.leaf.inputs.http.otlp.source import Sources
 
 _STEP: Final = 500
-"""Points or records that are taken at a time, a few milliseconds."""
+"""Points or records per step, a few milliseconds."""
 _SHOWN: Final = 3
-"""Reasons that an answer names."""
+"""Reasons in an answer."""
 _KINDS: Final = 100
-"""Reasons that are counted apart."""
+"""Reasons counted separately."""
 
 
 class ExportTooLargeError(Exception):
-    """The readings of a body are more bytes than its bound."""
+    """A body's readings exceed its limit."""
 
 
 class OtlpExport(PayloadParts):
-    """One body under way: call `step` until it is False, then `payload` is NDJSON of `count` readings;
-    `rejected` parts were not taken. `limit` bounds the payload in bytes. Raises `ValueError` for a body that
-    is no export."""
+    """Decodes one body: call `step` until False, then `payload` is NDJSON of `count` readings.
+
+    `rejected` counts refused parts; `limit` bounds the payload in bytes. Raises `ValueError` for a bad body.
+    """
 
     request_type: ClassVar[Any]
     response_type: ClassVar[Any]
     rejected_field: ClassVar[str]
-    """How an answer names the number of what was rejected."""
+    """The answer's field for the rejected count."""
 
     def __init__(self, body: bytes, is_json: bool, sources: Sources, now_ns: int, limit: int) -> None:
         super().__init__()
@@ -52,16 +52,15 @@ class OtlpExport(PayloadParts):
         self.count = 0
         self.rejected = 0
         self.is_dated = True
-        """Whether each part has a time of its own, so that the same body is the same export."""
+        """Whether every part has a time, so that equal bodies are repeats."""
         self.left_out: Counter[str] = Counter()
 
     @abstractmethod
     def _take_all(self) -> Iterator[int]:
-        """Take some points or records, or a part that holds none, at each step, and say how many: a body may
-        be nothing but empty parts. Raises `ExportTooLargeError`."""
+        """Yield the size of each step, including empty parts. Raises `ExportTooLargeError`."""
 
     def step(self) -> bool:
-        """Take some; whether there is more. Raises `ExportTooLargeError`."""
+        """Take some parts and tell whether more follow. Raises `ExportTooLargeError`."""
         done = 0
         for taken in self._taking:
             done += taken
@@ -71,7 +70,7 @@ class OtlpExport(PayloadParts):
         return False
 
     def response(self, is_json: bool) -> bytes:
-        """The body of the answer 200."""
+        """Return the body of the answer 200."""
         response = self.response_type()
         if self.rejected:
             reasons = "; ".join(f"{count} × {reason}" for reason, count in self._reasons.most_common(_SHOWN))
@@ -109,7 +108,7 @@ class OtlpExport(PayloadParts):
 
 
 def status_message(text: str) -> bytes:
-    """A `google.rpc.Status` with this message (its field 2), which a refusal of protobuf carries."""
+    """Return a `google.rpc.Status` with this message (field 2)."""
     data = text.encode(errors="backslashreplace")[:1000]
     size, rest = len(data) & 0x7F, len(data) >> 7
     return b"\x12" + (bytes((size | 0x80, rest)) if rest else bytes((size,))) + data

@@ -1,12 +1,9 @@
-"""OTLP logs become NDJSON that may be stored. No I/O. Needs the extra `otlp` (`opentelemetry-proto`), so it
-is imported only where logs come.
+"""Converts OTLP logs to NDJSON. No I/O. Needs the extra `otlp`.
 
-A log record is a reading of the metric `log` whose value is the body: its text, or JSON where it is anything
-else, of at most 128 KiB. Text longer than a reading may have becomes several readings, in order, with the tag
-`part`. `device` and the tags of resource and scope are as of metrics; a record adds its attributes, and what
-it says of itself: `severity`, `severity_number`, `trace_id`, `span_id` and `event_name`, or `otel.severity`
-and so on where an attribute has that name. The time is the record's, or else that at which it was observed. A
-record with more than 63 tags, or an attribute that is too long, is rejected.
+A record is a reading of metric `log` whose value is the body as text or JSON, at most 128 KiB. Longer text is
+split into readings with tag `part`. Device and shared tags are as for metrics; the record adds its attributes
+and `severity`, `severity_number`, `trace_id`, `span_id`, `event_name` (prefixed `otel.` on conflict). The
+time is the record's or the observed one. More than 63 tags or a too long attribute is rejected.
 """
 
 from __future__ import annotations
@@ -76,7 +73,7 @@ class LogsExport(OtlpExport):
             self.count += 1
 
     def _said(self, record: Any) -> Tags:
-        """What a record says of itself."""
+        """Return the tags from a record's own fields."""
         number = record.severity_number
         said = {
             "severity": record.severity_text or (_SEVERITIES.get(number, str(number)) if number else ""),
@@ -88,13 +85,13 @@ class LogsExport(OtlpExport):
         return {name: text for name, text in said.items() if text}
 
     def _identity(self, packed: bytes) -> str:
-        """An identity in hexadecimal, empty for none. JSON has it so, which protobuf takes for Base64."""
+        """Return an id in hexadecimal, "" if none. OTLP JSON has hex where protobuf expects Base64."""
         text = base64.b64encode(packed).decode().lower() if self._is_json else packed.hex()
         return text if text.strip("0") else ""
 
 
 def _lines(begin: bytes, text: str, tags: Tags) -> Iterator[bytes]:
-    """The reading of a text, or several where it is longer than a reading may have."""
+    """Yield readings of a text, split at the longest value."""
     if len(text) <= _PIECE:
         yield begin + to_json(text) + tail_of(tags)
         return
@@ -105,5 +102,5 @@ def _lines(begin: bytes, text: str, tags: Tags) -> Iterator[bytes]:
 
 
 def _free(name: str, tags: Tags) -> str:
-    """A name that no attribute has."""
+    """Return a name that no attribute has."""
     return f"otel.{name}" if name in tags else name

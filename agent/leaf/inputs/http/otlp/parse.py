@@ -1,13 +1,9 @@
-"""OTLP metrics become NDJSON that may be stored. No I/O. Needs the extra `otlp` (`opentelemetry-proto`): it
-is imported only where the option is on.
+"""Converts OTLP metrics to NDJSON. No I/O. Needs the extra `otlp`.
 
-A data point becomes one reading or, where it is a histogram or a summary, several: `_bucket` with tag `le`,
-cumulative as Prometheus has them, `_sum` and `_count`; quantiles carry tag `quantile`. Attributes of the
-resource, the scope and the point are tags, the nearest wins; `otel.scope.name` and `otel.scope.version` name
-the scope, `otel.temporality` is `delta` where values are not cumulative. `device` is the resource's
-`host.name`, or else `service.instance.id`, which then is no tag, or else the domain. A point that records no
-value is no reading. What can't be taken is rejected point by point: exponential histograms, values that are
-not finite, more than 63 attributes or 1,000 buckets.
+A point is one reading; histograms give `_bucket` (tag `le`, cumulative), `_sum` and `_count`, summaries tag
+`quantile`. Attributes of resource, scope and point are tags, the nearest wins; `otel.scope.name`,
+`otel.scope.version` and `otel.temporality` are added. `device` is `host.name`, else `service.instance.id`,
+else the domain. Exponential histograms, non-finite values, over 63 attributes or 1,000 buckets are rejected.
 """
 
 from __future__ import annotations
@@ -55,8 +51,7 @@ class Export(OtlpExport):
     def _of_metric(
         self, metric: Any, resource: Resource, scope: Any, sources: dict[bool, OtlpResource]
     ) -> Iterator[int]:
-        """The points of a metric. `sources` are those of its scope by whether values are a delta: to look one
-        up costs as much as its attributes are long."""
+        """Take a metric's points. `sources` caches the scope's sources, whose lookup is costly."""
         kind = metric.WhichOneof("data")
         if kind is None:
             return
@@ -74,8 +69,7 @@ class Export(OtlpExport):
             yield 1 + self.count - before
 
     def _numbers(self, name: str, kind: str, data: Any, source: OtlpResource) -> Iterator[int]:
-        """Points of one number, which are most: by the column, and looked at one by one only where they are
-        not as expected."""
+        """Take number points by column, and unexpected ones singly."""
         first = 0
         for points in apart(data):
             if not self._take_column(name, data.data_points, first, points, source):
@@ -86,7 +80,7 @@ class Export(OtlpExport):
     def _take_column(
         self, name: str, data: Sequence[Any], first: int, points: list[bytes], source: OtlpResource
     ) -> bool:
-        """Points of which the first is `data[first]`, all of them or none."""
+        """Take points from `data[first]`, all or none."""
         numbers = columns(points)
         if numbers is None:
             return False
@@ -120,7 +114,7 @@ class Export(OtlpExport):
                 self._reject(error)
 
     def _take(self, name: str, kind: str, point: Any, source: OtlpResource) -> bytes | None:
-        """Take a point; returns what stands before the values of its metric where that may be stored."""
+        """Take a point and return the text before its metric's values if valid."""
         if point.flags & _NO_VALUE:
             return None
         try:

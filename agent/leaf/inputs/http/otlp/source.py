@@ -1,5 +1,4 @@
-"""What the points of one scope of an OTLP export share, and what is remembered of it from one export to the
-next: attributes in the form in which they are stored. No I/O."""
+"""Caches attributes of OTLP scopes in stored form between exports. No I/O."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from agent.leaf.inputs.http.otlp.values import Tags, check_tags, tags_of_scope, 
 
 _DEVICES: Final = ("host.name", "service.instance.id")
 _CACHED: Final = 4 * 2**20
-"""Bytes of names and attributes that are remembered, as they came and as they are stored."""
+"""Cached bytes of names and attributes, received and stored."""
 
 
 class Resource:
-    """What the scopes of one resource share, looked at once: there may be as many scopes as attributes."""
+    """Tags shared by a resource's scopes, computed once."""
 
     def __init__(self, resource: Any) -> None:
         self._resource = resource
@@ -28,7 +27,7 @@ class Resource:
 
     @property
     def tags(self) -> tuple[str, Tags]:
-        """The device, empty where none is named, and the tags; raises `LineError`."""
+        """Return the device ("" if none) and the tags; raises `LineError`."""
         if self._found is None:
             try:
                 tags = texts(self._resource.attributes)
@@ -41,18 +40,18 @@ class Resource:
 
 
 class Sources:
-    """The sources that were seen, for one domain."""
+    """Known sources of one domain."""
 
     def __init__(self, domain: str) -> None:
         self.stamps = Stamps()
         self.reading: Final = asyncio.Lock()
-        """Held while an export is read in a thread."""
+        """Held while a thread reads an export."""
         self._domain = domain
         self._known: dict[tuple[bytes, bytes, bool], OtlpResource] = {}
         self._cached = 0
 
     def source(self, resource: Resource, scope: Any, *, delta: bool) -> OtlpResource:
-        """What the points of this scope share; `delta` where they are not cumulative."""
+        """Return the source of a scope; `delta` for non-cumulative points."""
         key = resource.key, scope.SerializeToString(), delta
         source = self._known.get(key)
         if source is None:
@@ -63,7 +62,7 @@ class Sources:
 
     @property
     def count(self) -> int:
-        """How many are remembered."""
+        """The number of cached sources."""
         return len(self._known)
 
     def _make(self, resource: Resource, scope: Any, delta: bool) -> OtlpResource:
@@ -76,7 +75,7 @@ class Sources:
         return OtlpResource(device, {**tags, "otel.temporality": "delta"} if delta else tags, self)
 
     def remember(self, size: int) -> None:
-        """Make room for `size` bytes more: all is forgotten now and then."""
+        """Reserve `size` bytes; clears the cache when full."""
         self._cached += size + 200
         if self._cached > _CACHED:
             self._known.clear()
@@ -84,7 +83,7 @@ class Sources:
 
 
 class OtlpResource:
-    """The device, and tags to which each point adds its own; an `error` is that of each point."""
+    """Device and shared tags of points; `error` applies to each point."""
 
     def __init__(self, device: str, tags: Tags, sources: Sources, error: LineError | None = None) -> None:
         self._device = device
@@ -93,12 +92,12 @@ class OtlpResource:
         self._sources = sources
         self._names: dict[str, bytes] = {}
         self.tails: dict[bytes, bytes] = {}
-        """How readings end, by the attributes of a point as they came."""
+        """Ends of readings by received attributes."""
         self.cost: Final = 2 * len(device.encode()) + 160
-        """Bytes that a reading takes at most beside its name and its tags."""
+        """Most bytes of a reading beside name and tags."""
 
     def before(self, metric: str) -> bytes:
-        """What stands between time and value; raises `LineError`."""
+        """Return the text between time and value; raises `LineError`."""
         text = self._names.get(metric)
         if text is None:
             if self._error is not None:
@@ -111,7 +110,7 @@ class OtlpResource:
         return text
 
     def tags(self, point: Any) -> Tags:
-        """The tags of a point; raises `LineError`."""
+        """Return a point's tags; raises `LineError`."""
         if point.attributes and len(self._tags) < contract.MAX_TAGS:
             tags = {**self._tags, **texts(point.attributes)}
         else:
@@ -120,8 +119,9 @@ class OtlpResource:
         return tags
 
     def tails_of(self, attributes: list[bytes], points: Sequence[Any], first: int) -> list[bytes]:
-        """How the readings of points of a number end that have these attributes as they came; the first is
-        `points[first]`. Raises `LineError` where one of them has no such end."""
+        """Return ends of readings for number points with these attributes, from `points[first]`. Raises
+        `LineError`.
+        """
         tails = list(map(self.tails.get, attributes))
         if None in tails:
             for index, packed in enumerate(attributes, first):
@@ -133,7 +133,7 @@ class OtlpResource:
         return tails  # type: ignore[return-value]
 
     def learn(self, point: Any, tail: bytes) -> None:
-        """Remember how readings end that have the attributes of this point of a number."""
+        """Cache the end of readings with this point's attributes."""
         bare = NumberDataPoint(attributes=point.attributes).SerializeToString()
         self._sources.remember(len(bare) + len(tail))
         self.tails[bare] = tail

@@ -1,8 +1,7 @@
-"""The values and attributes of single data points of OTLP. No I/O.
+"""Reads values and attributes of single OTLP points. No I/O.
 
-Points of one number, which are most, are read as protobuf serialises them, without an object for each, in a
-third of the time. Nothing is checked then: protobuf has parsed the export, what it serialises again is well
-formed, and what is not as expected is left to it (https://protobuf.dev/programming-guides/encoding/).
+Number points are read in serialised form without objects, in a third of the time. protobuf has already parsed
+the export, and unexpected forms are left to it (https://protobuf.dev/programming-guides/encoding/).
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from agent import contract
 from agent.leaf.inputs.formats.line_values import LineError, check_name, to_json
 
 _START, _TIME, _DOUBLE, _INT = 0x11, 0x19, 0x21, 0x31
-"""How the fields of a `NumberDataPoint` begin that come before its attributes."""
+"""Starts of the `NumberDataPoint` fields before the attributes."""
 _FIELD: Final = 9
-"""Bytes of each of them: this one and 64 bits."""
+"""Their size: tag and 64 bits."""
 _POINT: Final = 0x0A
 _AT_ONCE: Final = 250
-"""Points that are taken at a time."""
+"""Points taken at once."""
 _double: Final = Struct("<xQxd")
 _int: Final = Struct("<xQxq")
 _MAX_PARTS: Final = 1000
-"""Buckets or quantiles of one point."""
+"""Buckets or quantiles of a point."""
 _TOO_LONG: Final = f"an attribute longer than {contract.MAX_TEXT} characters"
 Tags = dict[str, str]
 Values = list[tuple[str, int | float, tuple[str, str] | None]]
-"""Of one point: what follows the name of the metric, the value, and a tag of its own."""
+"""Of a point: suffix of the metric, value, own tag."""
 
 
 def values_of(kind: str, point: Any) -> Values:
-    """What a point says; raises `LineError`."""
+    """Return a point's values; raises `LineError`."""
     if kind in ("gauge", "sum"):
         value = point.WhichOneof("value")
         if value is None:
@@ -80,7 +79,7 @@ def _bound(value: float) -> str:
 
 
 def number(value: int | float) -> bytes:
-    """A value as JSON; raises `LineError`."""
+    """Return a value as JSON; raises `LineError`."""
     if isinstance(value, float):
         if math.isfinite(value):
             return to_json(value)
@@ -91,28 +90,26 @@ def number(value: int | float) -> bytes:
 
 
 def tags_of_scope(scope: Any) -> Tags:
-    """The tags that the points of a scope share."""
     named = {"otel.scope.name": scope.name, "otel.scope.version": scope.version}
     return {**{name: text for name, text in named.items() if text}, **texts(scope.attributes)}
 
 
 def texts(attributes: Sequence[Any]) -> Tags:
-    """Attributes by name; raises `LineError` for so many that no reading can have them as tags."""
+    """Return attributes by name; raises `LineError` for more than a reading's tags."""
     if len(attributes) > contract.MAX_TAGS:  # one may be the device
         raise LineError(f"more than {contract.MAX_TAGS - 1} attributes", "tags")
     return {attribute.key: attribute.value.string_value or _text(attribute.value) for attribute in attributes}
 
 
 def _text(value: Any) -> str:
-    """An attribute as text: what is not a single value as JSON. Raises `LineError` for what is too long as it
-    is packed, where a character takes at most four bytes."""
+    """Return an attribute as text, structures as JSON. Raises `LineError` when too long."""
     if value.ByteSize() > 4 * contract.MAX_TEXT:
         raise LineError(_TOO_LONG, "size")
     return _json(value)
 
 
 def body_text(value: Any) -> str:
-    """The body of a log record as text. Raises `LineError` where it is no single text, and too long."""
+    """Return a log body as text. Raises `LineError` for a too long structure."""
     if value.string_value:
         return str(value.string_value)
     if value.ByteSize() > 4 * contract.MAX_TEXT:
@@ -140,7 +137,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_tags(tags: Tags) -> None:
-    """Raises `LineError` for tags that the contract refuses."""
+    """Raise `LineError` for tags that the contract refuses."""
     # One place is kept for `le` or `quantile`.
     if len(tags) >= contract.MAX_TAGS:
         raise LineError(f"more than {contract.MAX_TAGS - 1} attributes", "tags")
@@ -151,8 +148,7 @@ def check_tags(tags: Tags) -> None:
 
 
 def apart(data: Any) -> Iterator[list[bytes]]:
-    """The points of a `Gauge` or `Sum`, some at a time, each as it is serialised, or empty where that is not
-    known."""
+    """Yield serialised points of a `Gauge` or `Sum` in groups, empty when unknown."""
     packed: bytes = data.SerializeToString()
     at, end, points = 0, len(packed), list[bytes]()
     for _ in range(len(data.data_points)):
@@ -172,7 +168,7 @@ def apart(data: Any) -> Iterator[list[bytes]]:
 
 
 def _long(packed: bytes, at: int, size: int) -> tuple[int, int]:
-    """The rest of a size of several bytes, and where it ends."""
+    """Return a multi-byte size and its end."""
     shift = 7
     while True:
         more, at = packed[at], at + 1
@@ -183,18 +179,18 @@ def _long(packed: bytes, at: int, size: int) -> tuple[int, int]:
 
 
 class Numbers(NamedTuple):
-    """Points of a number, by the column."""
+    """Number points by column."""
 
     times: tuple[int, ...]
     """In ns since 1970."""
     values: list[bytes]
     """As JSON."""
     attributes: list[bytes]
-    """As serialised, with whatever a point has beside them and its number."""
+    """Serialised, with everything beside times and number."""
 
 
 def columns(points: list[bytes]) -> Numbers | None:
-    """Points of which each begins alike and has a time and a finite value; None where one does not."""
+    """Return points of equal start with time and finite value, else None."""
     at = _FIELD if points[0][:1] == b"\x11" else 0
     width, count = 2 * _FIELD, len(points)
     if at and {point[:1] for point in points} != {b"\x11"}:
@@ -216,8 +212,9 @@ def columns(points: list[bytes]) -> Numbers | None:
 
 
 def quick(point: bytes, tails: dict[bytes, bytes]) -> tuple[int, int | float, bytes] | None:
-    """Time (ns), value and end of the reading of a point; None where it has no time or no value, or anything
-    beside them but attributes that are known. `tails` are ends of readings by attributes as serialised."""
+    """Return time (ns), value and tail of a point with known attributes, else None. `tails` are by serialised
+    attributes.
+    """
     at = _FIELD if point[:1] == b"\x11" else 0
     rest = at + 2 * _FIELD
     if len(point) < rest or point[at] != _TIME:

@@ -1,7 +1,8 @@
-"""Prometheus remote write, 1.0 and 2.0: a request from its body to its answer.
-`agent.leaf.inputs.http.remote_write.parse` knows what is in it. What each status does to Prometheus is in its
-client (storage/remote/client.go): it comes back after 5xx, after 429 only where `retry_on_http_429` is set,
-and drops what any other 4xx is the answer to. Of what it drops it counts what the headers do not name."""
+"""Accepts Prometheus remote write 1.0 and 2.0; `parse` reads the requests.
+
+Prometheus (storage/remote/client.go) retries 5xx, and 429 only with `retry_on_http_429`; it drops data at
+other 4xx and counts what the headers omit.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +26,13 @@ _FEWER: Final = "set max_samples_per_send lower in its queue_config"
 
 
 class DecodedSamples(DecodedBody, kw_only=True):
-    """The readings of a request."""
+    """Readings of a request."""
 
     request: WriteRequest
 
 
 class RemoteWriteRoute(Route[DecodedSamples]):
-    """What Prometheus and its kin send: the good samples are stored, and 400 says which are not. Remembers
-    series from one request to the next."""
+    """Stores good samples and reports the rest with 400. Caches series."""
 
     encodings = ("snappy",)
     is_repeat_by_body = True
@@ -90,7 +90,7 @@ class RemoteWriteRoute(Route[DecodedSamples]):
         return self._settings.success.also(written) if request.is_2 else self._settings.success
 
     def translate(self, error: HttpError, request: HttpRequest) -> HttpError:
-        """The error as Prometheus must have it: it drops what is answered 408 or 429."""
+        """Replace 408 and 429, at which Prometheus drops data."""
         if error.status in _COME_AGAIN:
             headers = {"Retry-After": "1", **error.headers}
             return HttpError(503, error.error, fault=error.fault, headers=headers, unread=error.unread)

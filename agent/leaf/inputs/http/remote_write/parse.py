@@ -1,11 +1,8 @@
-"""Requests of Prometheus remote write, 1.0 and 2.0, become NDJSON that may be stored. No I/O.
+"""Converts Prometheus remote write 1.0 and 2.0 to NDJSON. No I/O.
 
-A sample is a reading: its metric is the label `__name__`, its tags are the other labels, but for those that
-the device is made of. Which message came, its fields tell: none stands in both. Prometheus marks the end of a
-series by a NaN of its own; that is no reading and nothing is lost with it. Any other value that is not finite
-is left out, as are native histograms, exemplars, and series that no reading can hold; metadata (help, unit)
-is passed over. The fields are expected in the order in which every library writes them: labels before
-samples, symbols before series; another order is refused rather than misread.
+A sample is a reading: metric `__name__`, other labels are tags except those of the device. The end-of-series
+NaN is skipped without loss; other non-finite values, native histograms, exemplars and invalid series are left
+out. Labels must precede samples, and symbols series, as all libraries write; another order is refused.
 
 https://prometheus.io/docs/specs/prw/remote_write_spec_2_0/
 """
@@ -33,7 +30,7 @@ from agent.leaf.inputs.http.remote_write.wire import ProtobufError, fields, sign
 from agent.leaf.inputs.prometheus.exposition import Device
 
 _SERIES_1, _METADATA_1, _SYMBOL_2, _SERIES_2 = 0x0A, 0x1A, 0x22, 0x2A
-"""The fields of a request, by message."""
+"""Fields per message."""
 _LABEL, _REFERENCE = 0x0A, 0x08
 _SAMPLE = 0x12
 _EXEMPLAR_1, _HISTOGRAM_1 = 0x1A, 0x22
@@ -43,16 +40,16 @@ _SAMPLE_VALUE, _SAMPLE_TIME = 0x09, 0x10
 _double: Final = Struct("<d").unpack_from
 _bits: Final = Struct("<Q").unpack_from
 _STALE: Final = 0x7FF0000000000002
-"""The bits of the NaN that ends a series."""
+"""The NaN that ends a series."""
 _STEP: Final = 500
-"""Parts of a request that are read at a time, a few milliseconds."""
+"""Parts read at once, a few milliseconds."""
 _MAX_LABELS: Final = 500
-"""Of a series that is looked at; a reading has far fewer."""
+"""Most labels examined per series."""
 _MAX_SYMBOLS: Final = 200_000
 _CACHED: Final = 4 * 2**20
-"""Bytes of labels that are remembered, as they came and as they are stored."""
+"""Cached bytes of labels, received and stored."""
 _SHOWN, _KINDS = 3, 100
-"""Reasons that an answer names, and that are counted apart."""
+"""Reasons in an answer, and counted separately."""
 _HISTOGRAM: Final = LineError(
     "a native histogram (set send_native_histograms: false, and expose classic buckets)", "histogram"
 )
@@ -60,15 +57,15 @@ _EXEMPLAR: Final = LineError("an exemplar (set send_exemplars: false)", "exempla
 
 
 class Series(NamedTuple):
-    """What the readings of one series share."""
+    """Shared text of a series' readings."""
 
     before: bytes
-    """What stands between time and value."""
+    """Text between time and value."""
     tail: bytes
 
 
 class SeriesCache:
-    """The series that were seen, by their labels as they came."""
+    """Known series by received labels."""
 
     def __init__(self, domain: str, device: str | None) -> None:
         self.stamps = Stamps()
@@ -77,8 +74,9 @@ class SeriesCache:
         self._cached = 0
 
     def find(self, key: bytes | tuple[bytes, ...]) -> Series:
-        """The series with these labels: names and values in turn, or the labels of 1.0 as they came. Raises
-        `LineError` where no reading can have them."""
+        """Return the series of labels (names and values, or serialised in 1.0). Raises `LineError` for
+        invalid ones.
+        """
         series = self._known.get(key)
         if series is None:
             parts = list(_labels(key)) if isinstance(key, bytes) else key
@@ -93,7 +91,7 @@ class SeriesCache:
 
     @property
     def count(self) -> int:
-        """How many are remembered."""
+        """The number of cached series."""
         return len(self._known)
 
     def _make(self, parts: Sequence[bytes]) -> Series:
@@ -118,8 +116,10 @@ class SeriesCache:
 
 
 class WriteRequest(PayloadParts):
-    """One body under way: call `step` until it is False, then `payload` is NDJSON of `count` readings, and
-    `written` samples are done with: these, and the ends of series. `limit` bounds the payload in bytes."""
+    """Decodes one body: call `step` until False, then `payload` is NDJSON of `count` readings.
+
+    `written` counts these and ends of series; `limit` bounds the payload in bytes.
+    """
 
     def __init__(self, body: bytes, cache: SeriesCache, limit: int) -> None:
         super().__init__()
@@ -132,17 +132,18 @@ class WriteRequest(PayloadParts):
         self.count = 0
         self.stale = 0
         self.is_2 = False
-        """Whether it is a request of 2.0."""
+        """Whether the request is of 2.0."""
         self.left_out: Counter[str] = Counter()
 
     @property
     def written(self) -> int:
-        """Samples that are stored or need not be."""
+        """Samples stored or needless."""
         return self.count + self.stale
 
     def step(self) -> bool:
-        """Read some of it; whether there is more. Raises `BodyTooLargeError`, and `ValueError` for a body
-        that is no such request."""
+        """Read some parts and tell whether more follow. Raises `BodyTooLargeError`, and `ValueError` for a
+        bad body.
+        """
         done = 0
         for parts in self._fields:
             done += parts
@@ -152,11 +153,10 @@ class WriteRequest(PayloadParts):
         return False
 
     def reasons(self) -> str:
-        """Why parts were left out."""
+        """Return why parts were left out."""
         return "; ".join(f"{count} × {reason}" for reason, count in self._reasons.most_common(_SHOWN))
 
     def _all_fields(self) -> Iterator[int]:
-        """Reads field by field, and says how many parts that were."""
         first = 0
         for tag, start, end in fields(self._body, 0, len(self._body)):
             if tag in (_SERIES_1, _METADATA_1, _SYMBOL_2, _SERIES_2):
@@ -178,7 +178,7 @@ class WriteRequest(PayloadParts):
                 yield from self._samples(*self._series_2(start, end), end, _HISTOGRAM_2, _EXEMPLAR_2)
 
     def _series_1(self, start: int, end: int) -> tuple[Series | LineError, int]:
-        """The series of the labels with which a message of 1.0 begins, and where they end."""
+        """Return the series of a 1.0 message, and the end of its labels."""
         body, at = self._body, start
         for _ in range(_MAX_LABELS):
             if at >= end or body[at] != _LABEL:
@@ -192,7 +192,7 @@ class WriteRequest(PayloadParts):
         return self._find(body[start:at]), at
 
     def _series_2(self, start: int, end: int) -> tuple[Series | LineError, int]:
-        """The same of 2.0, where labels are places in the table of symbols."""
+        """Return the series of a 2.0 message, whose labels index symbols."""
         body, at = self._body, start
         labels: list[bytes] = []
         while at < end and body[at] in (_LABEL, _REFERENCE):
@@ -208,7 +208,7 @@ class WriteRequest(PayloadParts):
         return self._find(tuple(labels)), at
 
     def _references(self, at: int, stop: int, labels: list[bytes]) -> int:
-        """Adds the symbols for the references that begin before `stop`; returns where the last one ends."""
+        """Add symbols of references before `stop`; returns the end."""
         while at < stop:
             place, at = varint(self._body, at)
             if place >= len(self._symbols):
@@ -227,7 +227,6 @@ class WriteRequest(PayloadParts):
     def _samples(
         self, series: Series | LineError, at: int, end: int, histogram: int, exemplar: int
     ) -> Iterator[int]:
-        """Takes the samples of a series, which follow its labels."""
         for tag, start, stop in fields(self._body, at, end):
             if tag == _SAMPLE:
                 self._sample(series, start, stop)
@@ -277,7 +276,7 @@ class WriteRequest(PayloadParts):
 
 
 def _labels(packed: bytes) -> Iterator[bytes]:
-    """Names and values of the labels of 1.0, in turn. Raises `ProtobufError`."""
+    """Yield names and values of 1.0 labels in turn. Raises `ProtobufError`."""
     for _, start, end in fields(packed, 0, len(packed)):
         name = value = b""
         for tag, at, stop in fields(packed, start, end):

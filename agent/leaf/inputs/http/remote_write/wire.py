@@ -1,5 +1,8 @@
-"""The protobuf of remote write (https://protobuf.dev/programming-guides/encoding/), read field by field: no
-object is made of what is passed over. No I/O."""
+"""Reads remote write bodies: a snappy block of protobuf fields. No I/O. Needs the extra `remote-write`
+(`cramjam`).
+
+Skipped fields create no objects (https://protobuf.dev/programming-guides/encoding/).
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ _WRAPS: Final = 1 << 64
 
 
 class ProtobufError(ValueError):
-    """The bytes are no message of protobuf."""
+    """Invalid protobuf bytes."""
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of up to 64 bits, and where it ends. Raises `ProtobufError`."""
+    """Return a number of up to 64 bits and its end. Raises `ProtobufError`."""
     value = shift = 0
     for byte in data[at : at + _LONGEST]:
         at += 1
@@ -30,14 +33,14 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """A number as `int64` has it."""
+    """Convert a number to `int64`."""
     return value - _WRAPS if value >> 63 else value
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of the message that is `data[at:end]`, in their order: the tag (number and wire type, as it
-    is sent), and where the content begins and ends; of a number itself and where it ends. Raises
-    `ProtobufError`."""
+    """Yield the fields of `data[at:end]`: tag, start and end of content, or number and end. Raises
+    `ProtobufError`.
+    """
     while at < end:
         tag, at = (data[at], at + 1) if data[at] < 0x80 else varint(data, at)
         kind = tag & 7

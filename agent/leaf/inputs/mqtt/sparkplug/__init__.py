@@ -1,10 +1,9 @@
-"""Sparkplug B, specification 3.0: messages of edge nodes become readings. No I/O.
+"""Converts Sparkplug B 3.0 messages to readings. No I/O.
 
-The device of a reading is `<group>/<node>` or `<group>/<node>/<device>`, its metric the name that the birth
-gives, its time that of the metric. What the input knows of a node becomes readings, too: `sparkplug_online`
-(true with a birth, false with a death: what was reported before is stale then) and `sparkplug_gap` (messages
-may be missing; the value is how many at least). A node of which messages or births are missing is asked for
-its births. A metric without a known name, type or value is refused with its alias and raw value.
+The device is `<group>/<node>` or `<group>/<node>/<device>`, the metric its birth name, the time its own.
+`sparkplug_online` is true after a birth and false after a death; `sparkplug_gap` has the least number of
+missing messages. A node with missing messages or births is asked for its births. Metrics without known name,
+type or value are refused with alias and raw value.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from agent.leaf.inputs.mqtt.sparkplug.payload import (
 )
 
 MAX_BYTES: Final = 2**20
-"""Bytes of a message: births name all metrics of a node at once."""
+"""Largest message; births list all metrics of a node."""
 ONLINE, GAP = "sparkplug_online", "sparkplug_gap"
 _NAMESPACE: Final = "spBv1.0"
 _NODE_KINDS: Final = frozenset({"NBIRTH", "NDATA", "NDEATH"})
 _DEVICE_KINDS: Final = frozenset({"DBIRTH", "DDATA", "DDEATH"})
 _COMMANDS: Final = frozenset({"NCMD", "DCMD"})
 _LETTER_BYTES: Final = 6_000
-"""Bytes of metrics in one letter, so that it is not cut."""
+"""Bytes of metrics per letter, so that none is cut."""
 _encode: Final = msgspec.json.encode
 
 
 class Source(NamedTuple):
-    """Who speaks in a message: a node, or a device of it."""
+    """The node or device of a message."""
 
     kind: str
     ident: NodeId
@@ -51,7 +50,7 @@ class Source(NamedTuple):
 
 
 class NodeCommand(NamedTuple):
-    """A message to be published."""
+    """A message to publish."""
 
     topic: str
     payload: bytes
@@ -66,8 +65,7 @@ class RefusedMetrics(NamedTuple):
 
 
 class Taken(Struct):
-    """What a message has become: NDJSON of `count` readings, what was refused, what is to be published, and
-    the gaps that were seen."""
+    """NDJSON of `count` readings, refusals, commands and gaps."""
 
     payload: bytes = b""
     count: int = 0
@@ -77,8 +75,7 @@ class Taken(Struct):
 
 
 def source_of(topic: str) -> Source | None:
-    """Who speaks under a topic; None for what is no telemetry: commands, and the state of hosts. Raises
-    `PayloadError` for what is no topic of Sparkplug B."""
+    """Return a topic's source, None for commands and host states. Raises `PayloadError` for other topics."""
     match topic.split("/"):
         case ["spBv1.0", group, kind, node] if kind in _NODE_KINDS and group and node:
             return Source(kind, NodeId(group, node), None)
@@ -92,15 +89,14 @@ def source_of(topic: str) -> Source | None:
 
 
 class SparkplugDecoder:
-    """Understands what nodes say, one message after the other. `domain` is that of the machine."""
+    """Decodes messages in order. `domain` is the machine's."""
 
     def __init__(self, domain: str, table: NodeTable | None = None) -> None:
         self._domain = domain
         self._table = NodeTable() if table is None else table
 
     def take(self, topic: str, data: bytes, now: float, wall_ns: int, *, repeat: bool = False) -> Taken:
-        """Take a message in at the monotonic second `now`, in its order. `repeat` says that the broker marks
-        it as sent again."""
+        """Decode a message at monotonic second `now`; `repeat` marks a resent one."""
         taken = Taken()
         lines: list[bytes] = []
         try:
@@ -136,7 +132,7 @@ def _rebirth(ident: NodeId, wall_ns: int) -> NodeCommand:
 
 
 class _Message(Struct):
-    """A message that is being taken in; its readings are added to `lines`."""
+    """A message being decoded into `lines`."""
 
     source: Source
     topic: str
@@ -146,7 +142,7 @@ class _Message(Struct):
     taken: Taken
 
     def take(self, table: NodeTable, node: EdgeNode) -> None:
-        """Add what it says. Raises `TooManyError` for a birth that can't be kept; its readings are added."""
+        """Decode it. Raises `TooManyError` for a birth beyond limits, after adding its readings."""
         kind, _, device = self.source
         seq = self.payload.seq
         if kind == "NDEATH":
@@ -208,7 +204,6 @@ class _Message(Struct):
         self.taken.gaps.append(gap)
 
     def _data(self, node: EdgeNode) -> None:
-        """The metrics of the message as readings; what can't be one is refused."""
         births = node.births.get(self.source.device)
         refused: dict[tuple[str, str], list[tuple[str | None, Metric]]] = {}
         for metric in self.payload.metrics:
@@ -244,8 +239,7 @@ class _Message(Struct):
         tags: Mapping[str, str] | None = None,
         source: str | None = None,
     ) -> None:
-        """Add a reading of a device, which is who speaks where `source` names none; `at` in ms since 1970,
-        None for its arrival."""
+        """Add a reading of `source`, by default the sender; `at` in ms since 1970, None for arrival."""
         row: dict[str, object] = {} if at is None else {"ts": at / 1000}
         row["device"] = source or self.source.ident.name(self.source.device)
         row["metric"], row["value"] = metric, value
@@ -254,7 +248,7 @@ class _Message(Struct):
         self.lines.append(_encode(row) + b"\n")
 
     def _refuse(self, reason: str, text: str, metrics: list[tuple[str | None, Metric]]) -> None:
-        """Name metrics that are not readings in letters that hold them whole."""
+        """Put invalid metrics whole into letters."""
         rows: list[dict[str, object]] = []
         size = 0
         for name, metric in metrics:

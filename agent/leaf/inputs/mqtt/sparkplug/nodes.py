@@ -1,7 +1,6 @@
-"""What is known of edge nodes: their births, with the names and types behind aliases, and the `seq` that
-comes next. No I/O; times are monotonic seconds that the caller brings.
+"""Tracks edge nodes: births with names and types by alias, and the next `seq`. No I/O; monotonic seconds.
 
-It is bounded: so many nodes, devices and metrics. A node that is dead, or was never born, gives its place up.
+Nodes, devices and metrics are bounded; dead or unborn nodes are evicted.
 """
 
 from __future__ import annotations
@@ -13,50 +12,47 @@ from msgspec import Struct, field
 
 MAX_NODES: Final = 1_000
 MAX_DEVICES: Final = 1_000
-"""Devices of a node."""
+"""Devices per node."""
 MAX_METRICS: Final = 100_000
-"""Metrics of all nodes of an input."""
+"""Metrics of all nodes."""
 FIRST_ASK, LONGEST_ASK = 10.0, 600.0
-"""Seconds after which a node is asked for its births again at the earliest: at first, and one that never
-answers."""
+"""Seconds between requests for births: at first, and for a node that never answers."""
 _SEQS: Final = 256
 _LATELY: Final = 128
-"""How far back a message that the broker sends again may lie."""
+"""How far back a resent message may lie."""
 
 
 class NodeId(NamedTuple):
-    """The identifiers of a node."""
-
     group: str
     node: str
 
     def name(self, device: str | None = None) -> str:
-        """The name of the node, or of a device of it."""
+        """Return the name of the node or of its device."""
         return "/".join(self if device is None else (*self, device))
 
 
 class MetricType(NamedTuple):
-    """What a birth says of a metric."""
-
     name: str
     datatype: int
 
 
 class Births(Struct):
-    """What the last birth of a node or device says."""
+    """The last birth of a node or device."""
 
     types: dict[str, int] = field(default_factory=dict)
     aliases: dict[int, MetricType] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """What it counts for in `MAX_METRICS`."""
+        """Its share of `MAX_METRICS`."""
         return 1 + max(len(self.types), len(self.aliases))
 
 
 class SequenceGap(Struct, frozen=True):
-    """Messages of a node may be missing: `expected` and `received` are numbers (`seq`), None where they are
-    unknown. `reason` is `seq`, `no_birth` or `unknown_alias`."""
+    """Possibly missing messages: `expected` and `received` `seq`, None if unknown.
+
+    `reason` is `seq`, `no_birth` or `unknown_alias`.
+    """
 
     reason: str
     expected: int | None = None
@@ -64,15 +60,14 @@ class SequenceGap(Struct, frozen=True):
 
     @property
     def missing(self) -> int:
-        """How many messages are missing at least."""
+        """The least number of missing messages."""
         if self.expected is None or self.received is None:
             return 0
         return (self.received - self.expected) % _SEQS
 
 
 class EdgeNode(Struct):
-    """One node. `births` are those of its own metrics (None) and of its devices by name; those of a node that
-    is not known to be alive are empty."""
+    """One node. `births` are by device, None for the node itself; empty unless known alive."""
 
     births: dict[str | None, Births] = field(default_factory=dict)
     bd_seq: int | None = None
@@ -80,19 +75,18 @@ class EdgeNode(Struct):
     size: int = 0
     """Of all its births."""
     after_gap: bool = False
-    """Whether a message was missed since the last birth: that may have been a birth with other aliases."""
+    """Whether messages, possibly births with new aliases, were missed since the last birth."""
     _said: set[str] = field(default_factory=set)
     _asked: int = 0
     _next_ask: float = 0.0
 
     @property
     def is_alive(self) -> bool:
-        """Whether its birth is known, and no death since."""
+        """Whether it was born and has not died."""
         return None in self.births
 
     def follow(self, seq: int | None, *, repeat: bool = False) -> SequenceGap | None:
-        """A message with this `seq` came; whether some before it did not. What the broker sends again
-        (`repeat`) may be of the past. A message without a number is not checked."""
+        """Note a `seq` and return a gap before it. A resent message (`repeat`) may be old."""
         expected = self.expected
         if seq is None:
             return None
@@ -105,14 +99,14 @@ class EdgeNode(Struct):
         return SequenceGap("seq", expected, seq)
 
     def lacks(self, reason: str, seq: int | None) -> SequenceGap | None:
-        """A message can't be understood for want of a birth; a gap where that is new since the last birth."""
+        """Note a message without known birth; returns a gap when new."""
         if reason in self._said:
             return None
         self._said.add(reason)
         return SequenceGap(reason, None, seq)
 
     def may_ask(self, now: float) -> bool:
-        """Whether the node may be asked for its births now; counts as asked where it may."""
+        """Tell whether to ask for births now, and count that as asked."""
         if now < self._next_ask:
             return False
         self._next_ask = now + min(FIRST_ASK * 2**self._asked, LONGEST_ASK)
@@ -121,15 +115,15 @@ class EdgeNode(Struct):
 
     @property
     def needs_birth(self) -> bool:
-        """Whether something of it can't be understood, or not be trusted, before it is born again."""
+        """Whether something can't be decoded or trusted before a new birth."""
         return self.after_gap or bool(self._said) or not self.is_alive
 
     def is_asked(self, now: float) -> bool:
-        """Whether it may not be asked again yet."""
+        """Whether it is too early to ask again."""
         return now < self._next_ask
 
     def born(self, seq: int | None, bd_seq: int | None) -> None:
-        """The node itself was born: what was said of its devices counts no more."""
+        """Note the node's birth, which cancels its devices'."""
         self.births.clear()
         self.size = 0
         self.bd_seq, self.after_gap = bd_seq, False
@@ -137,15 +131,15 @@ class EdgeNode(Struct):
         self._said.clear()
 
     def keep(self, device: str | None, births: Births) -> None:
-        """A birth is known from now on."""
         self.births[device] = births
         self.size += births.size
         if device is None:
             self._asked = 0
 
     def dies(self, bd_seq: int | None) -> list[str | None] | None:
-        """The node has died: returns which of its sources are stale now, None for the node. Returns None
-        where the death is that of an earlier connection."""
+        """Note a death; returns stale sources (None for the node), or None for an earlier
+        connection's death.
+        """
         if bd_seq is not None and self.bd_seq is not None and bd_seq != self.bd_seq:
             return None
         stale: list[str | None] = [None, *(device for device in self.births if device is not None)]
@@ -154,14 +148,13 @@ class EdgeNode(Struct):
         return stale
 
     def forget(self, device: str | None) -> None:
-        """Forget the birth of a source, if there was one."""
         births = self.births.pop(device, None)
         if births is not None:
             self.size -= births.size
 
 
 class TooManyError(Exception):
-    """More than the bounds allow; the text says which."""
+    """A limit is exceeded; the text names it."""
 
 
 class NodeTable:
@@ -177,7 +170,7 @@ class NodeTable:
         return len(self._nodes)
 
     def node(self, ident: NodeId, now: float) -> EdgeNode:
-        """What is known of a node. Raises `TooManyError` where there is no room for another one."""
+        """Return a node's state. Raises `TooManyError`."""
         node = self._nodes.get(ident)
         if node is None:
             if len(self._nodes) >= self._most_nodes:
@@ -188,8 +181,9 @@ class NodeTable:
     def register(
         self, ident: NodeId, device: str | None, metrics: Iterable[tuple[str, int | None, int]]
     ) -> None:
-        """Keep what a birth says: the name, alias and datatype of each metric. Raises `TooManyError`; what is
-        known of the source is then forgotten."""
+        """Store a birth: name, alias and datatype per metric. Raises `TooManyError` after forgetting the
+        source.
+        """
         node = self._nodes[ident]
         node.forget(device)
         births = Births()

@@ -1,12 +1,8 @@
-"""The payload of Sparkplug B: what is read of it, and values from the unsigned fields that carry them. No
-I/O. This module alone needs `protobuf`, so it is imported only where a topic has the format `sparkplug`.
+"""Parses Sparkplug B payloads. No I/O. Needs `protobuf`.
 
-Of the message types of Eclipse Tahu only what becomes a reading is declared. Datasets, templates and bytes
-are declared as bytes, so that nothing within them is ever taken apart; texts, of which it is looked at here
-whether they are UTF-8; and metrics, so that they are counted before each needs its memory.
-
-Encoders differ in the field of an integer: UInt32 comes as `int_value` or as `long_value`, and a negative
-Int8 as two's complement of 8 or of 32 bits. All of these are read; what does not fit its type is refused.
+Only used parts of Eclipse Tahu's schema are declared. Datasets, templates and metrics are declared as bytes,
+so that they are counted before they take memory. UInt32 may be in `int_value` or `long_value`, and negative
+integers in 8 or 32 bits; values beyond their type are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from google.protobuf.message import DecodeError
 from agent import contract
 
 MAX_METRICS: Final = 5_000
-"""Metrics of one message."""
+"""Metrics per message."""
 REBIRTH: Final = "Node Control/Rebirth"
 _BOOLEAN: Final = 11
 _DATETIME: Final = 13
@@ -35,7 +31,7 @@ _INTEGERS: Final = {
     7: (32, False),
     8: (64, False),
 }
-"""Bits of a datatype, and whether it is signed."""
+"""Bits and sign per datatype."""
 _WIRE_BITS: Final = {"int_value": 32, "long_value": 64}
 _PLAIN: Final = {
     9: "float_value",
@@ -45,7 +41,7 @@ _PLAIN: Final = {
     14: "string_value",
     15: "string_value",
 }
-"""The field that carries a datatype."""
+"""The field of a datatype."""
 _ARRAYS: Final = (
     *("Int8Array", "Int16Array", "Int32Array", "Int64Array"),
     *("UInt8Array", "UInt16Array", "UInt32Array", "UInt64Array"),
@@ -71,11 +67,11 @@ _MAX_MS: Final = contract.EPOCH_LIMIT * 1000
 
 
 class PayloadError(ValueError):
-    """A payload is none of Sparkplug B; the text says why."""
+    """Not a Sparkplug B payload; the text has the reason."""
 
 
 class ValueRefusedError(ValueError):
-    """A metric has no value that a reading can have. `reason` counts it."""
+    """A metric's value can't be a reading. `reason` is the label."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -83,8 +79,7 @@ class ValueRefusedError(ValueError):
 
 
 class Metric(NamedTuple):
-    """A metric of a payload as it came. `field` is None where it has no value; `datatype` is 0 where it does
-    not say one."""
+    """A received metric. `field` None without value; `datatype` 0 without type."""
 
     name: str | None
     alias: int | None
@@ -97,7 +92,7 @@ class Metric(NamedTuple):
     raw: int | float | bool | str | bytes | None
 
     def shown(self) -> dict[str, object]:
-        """What is kept of it where it is no reading: the value as the wire has it, of bytes their number."""
+        """Return its form in a dead letter: the raw value, for bytes their number."""
         row: dict[str, object] = {"name": self.name, "alias": self.alias, "timestamp": self.time}
         row["datatype"] = self.datatype or None
         if self.field is not None:
@@ -109,7 +104,7 @@ class Metric(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A payload: its time in ms since 1970 and its `seq`, None where it has none."""
+    """A payload: time in ms since 1970 and `seq`, or None."""
 
     time: int | None
     seq: int | None
@@ -117,7 +112,7 @@ class Payload(NamedTuple):
 
 
 def parse_payload(data: bytes) -> Payload:
-    """Take a payload apart. Raises `PayloadError`."""
+    """Parse a payload. Raises `PayloadError`."""
     message = PAYLOAD()
     try:
         message.ParseFromString(data)
@@ -152,7 +147,7 @@ def _metric(metric: Any) -> Metric:
 
 
 def value_of(metric: Metric, datatype: int) -> contract.Value:
-    """The value of a metric of a datatype, 0 where that is unknown. Raises `ValueRefusedError`."""
+    """Return a metric's value for a datatype (0: unknown). Raises `ValueRefusedError`."""
     field, raw = metric.field, metric.raw
     if (unsupported := _UNSUPPORTED.get(datatype) or _OPAQUE.get(field or "")) is not None:
         raise ValueRefusedError("unsupported_type", f"{unsupported} is not a value of a reading")
@@ -192,7 +187,7 @@ def _integer(raw: int, wire_bits: int, datatype: int) -> contract.Value:
 
 
 def whole_number(raw: int, wire_bits: int, bits: int, signed: bool) -> int | None:
-    """What an unsigned field of `wire_bits` says of an integer of `bits`; None where it does not fit."""
+    """Convert an unsigned field of `wire_bits` to an integer of `bits`, None if it does not fit."""
     if not signed:
         return raw if raw < 1 << bits else None
     if raw < 1 << (bits - 1):
@@ -203,14 +198,14 @@ def whole_number(raw: int, wire_bits: int, bits: int, signed: bool) -> int | Non
 
 
 def rebirth_command(now_ms: int) -> bytes:
-    """The payload of the NCMD that asks a node for its births."""
+    """Return the NCMD payload that asks for births."""
     metric = METRIC(name=REBIRTH.encode(), timestamp=now_ms, datatype=_BOOLEAN, boolean_value=True)
     packed: bytes = PAYLOAD(timestamp=now_ms, metrics=[metric.SerializeToString()]).SerializeToString()
     return packed
 
 
 def _schema() -> tuple[Any, Any]:
-    """The classes of a payload and a metric, made from the numbers of their fields."""
+    """Build the classes of payload and metric from field numbers."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="petiole/sparkplug_b.proto", package="petiole.sparkplug_b", syntax="proto2"
@@ -253,7 +248,6 @@ def _schema() -> tuple[Any, Any]:
 
 
 def _add_optional(message: Any, *fields: tuple[str, int, Any], **options: int) -> None:
-    """Add fields, each by name, number and type."""
     label = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
     for name, number, kind in fields:
         message.field.add(name=name, number=number, type=kind, label=label, **options)
