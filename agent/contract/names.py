@@ -99,8 +99,9 @@ MQTT_RETAINED_BYTES: Final = 16 * 2**20
 FLEET_BUCKET: Final = "petiole_fleet"
 ACCOUNT: Final = "PETIOLE"
 USER_API: Final = "JS.petiole.API"
-"""The prefix behind which a user finds the streams of Petiole's that it may read. It begins without `$`, for
-such a prefix would not cross accounts (seen on nats-server 2.15.1)."""
+"""The prefix behind which a user finds the streams of Petiole's that it may read. It is not
+`$JS.<domain>.API`, which the server maps itself
+(`findings/nats-import-under-the-servers-own-domain-is-dead.sh`)."""
 USER_CONSUMERS: Final = "user-"
 """How the names of users' consumers begin."""
 
@@ -158,7 +159,8 @@ def user_consumer(user: str) -> str:
 
 def hub_api(*, tenant: bool) -> str:
     """The hub's JetStream API as a leaf's mirror of its commands names it. In an account of its `tenant` it
-    is imported, and a prefix that begins with `$` does not cross accounts (seen on nats-server 2.15.1)."""
+    is imported, which needs another prefix than that of the server's own domain
+    (`findings/nats-import-under-the-servers-own-domain-is-dead.sh`)."""
     prefix = api_prefix(HUB_DOMAIN)
     return prefix.removeprefix("$") if tenant else prefix
 

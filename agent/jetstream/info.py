@@ -192,7 +192,7 @@ STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 MESSAGE_NOT_FOUND: Final = 10037
 STALLED: Final = 10228
-"""The error of a mirror or source whose acknowledgements on `$JS.FC` can't travel back (2.15.1)."""
+"""The error of a mirror or source whose acknowledgements on `$JS.FC` can't travel back."""
 WRITE_IN_FLIGHT: Final = 10164
 """Another message under the same expected sequence is on its way; nothing was compared."""
 

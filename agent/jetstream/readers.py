@@ -78,8 +78,8 @@ async def read_headers(
         read = await _read(nc, js, stream, position, take, enough)
         if read.enough or not read.left:
             return not read.enough
-        # A server that was stopped or starved ended pulls with `404 No Messages` while thousands waited (seen
-        # on 2.15.1). A new consumer that begins after the last message shows whether any are left.
+        # A server that was stopped or starved ended pulls with `404 No Messages` while thousands
+        # waited. A new consumer that begins after the last message shows whether any are left.
         if not read.taken and not moved:
             raise UnavailableError(
                 f"reading {stream} stopped before its end: {read.left} messages do not arrive"

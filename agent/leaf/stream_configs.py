@@ -9,7 +9,7 @@ from agent.config import StreamClass
 
 DUPLICATE_WINDOW_NS: Final = 120_000_000_000
 MAX_ACK_PENDING: Final = 10_000
-"""Doubles the rate of 1,000 at 300 ms; more gains nothing (nats-server 2.15.1)."""
+"""Doubles the rate of 1,000 at 300 ms; more gains nothing."""
 
 ORIGIN_METADATA: Final = "petiole.origin"
 
@@ -77,9 +77,8 @@ def link_consumer(domain: str, cls: StreamClass, epoch: str, start: int) -> dict
     """Return the durable consumer of one epoch from sequence `start`; a source with named consumer allows no
     start (10215).
 
-    It is in memory, so a restart forgets it. On disk, unsynced counts would skip messages after a power cut
-    (nats-server 2.15.1), and each delivery and ack would rewrite a file, at four times the cost of storing a
-    batch.
+    It is in memory, so a restart forgets it. On disk, unsynced counts would skip messages after a power cut,
+    and each delivery and ack would rewrite a file, at four times the cost of storing a batch.
     """
     name = contract.link_consumer(epoch)
     config: dict[str, Any] = {

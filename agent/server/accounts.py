@@ -1,9 +1,9 @@
 """The accounts of tenants and users on a server. Pure.
 
 A **tenant** of the hub has an account in which only the links of its leaves are. What a leaf and the hub's
-own account need of each other crosses by exports and imports, subject by subject. Seen on nats-server 2.15.1:
-the source on a leaf's stream works with the prefix `$JS.<domain>.API` unchanged, the leaf's mirror of its
-commands only with one that does not begin with `$` (`hub_api`).
+own account need of each other crosses by exports and imports, subject by subject.
+The source on a leaf's stream uses the prefix `$JS.<domain>.API` unchanged, the leaf's mirror of its commands
+one of its own (`hub_api`).
 
 A **user** is a program with an account of its own: there it makes streams and buckets as it likes, and
 nothing that it does reaches Petiole's account. A permission would not do: it cannot match part of a token, so

@@ -2,8 +2,9 @@
 proxy, in TLS and in the websocket that the configuration of its remote names. Time and bytes are bounded.
 Names what goes wrong, with a remedy.
 
-nats-server 2.15.1, `leafnode.go`, is the model: it resolves the name itself even where a proxy connects,
-takes any address of a name, and without `handshake_first` it begins TLS only after the first INFO.
+Its model is `server/leafnode.go` of nats-server: it resolves the name itself even where a proxy connects
+(`findings/nats-leaf-resolves-the-hub-itself-behind-a-proxy.sh`), takes any address of a name, and without
+`handshake_first` it begins TLS only after the first INFO.
 """
 
 from __future__ import annotations
@@ -114,8 +115,8 @@ class _FailedError(Exception):
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """Host and port of an address of the hub. Without a port it is 7422 for a websocket too (nats-server
-    2.15.1, `setBaselineOptions`)."""
+    """Host and port of an address of the hub. Without a port it is 7422 for a websocket too
+    (`findings/nats-leaf-websocket-without-port-dials-7422.sh`)."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or LEAF_PORT
 
@@ -134,7 +135,7 @@ def route_of(url: str, remote: Mapping[str, Any], urls: Iterable[str]) -> Route:
 
 def _tls_name(url: str, urls: Iterable[str]) -> str | None:
     """The name that the certificate must bear: the first host name of the remote where an address is dialled
-    (nats-server 2.15.1, `saveTLSHostname`)."""
+    (`saveTLSHostname` of nats-server)."""
     if not _is_address(address_of(url)[0]):
         return None
     names = (address_of(one)[0] for one in urls)

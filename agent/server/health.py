@@ -1,9 +1,10 @@
 """Whether the local server can be relied on, as one sentence. Pure but for the log.
 
-On a full disk nats-server 2.15.1 behaves in two ways. Where a client publishes, the server goes on answering
-every request, but stores nothing in that stream and refuses to purge it ("write error" in HEALTHZ; publishing
-is not answered at all), also when there is room again, until it is restarted; a reload does not help. Where a
-stream is filled by sources or is replicated, JetStream shuts itself down ("JetStream not enabled").
+On a full disk nats-server behaves in two ways. Where a client publishes, the server goes on answering every
+request, but stores nothing in that stream and refuses to purge it ("write error" in HEALTHZ; publishing is
+not answered at all), also when there is room again, until it is restarted; a reload does not help. Where a
+stream is filled by sources or is replicated, JetStream shuts itself down ("JetStream not enabled"). The
+restarts may go once a server stores again by itself.
 """
 
 from __future__ import annotations

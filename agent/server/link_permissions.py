@@ -1,6 +1,6 @@
 """Permissions of a leaf's link: the user as which its server dials the hub, and what the leaf denies the hub.
 
-Pure. What the link needs was found by taking each entry away in turn on nats-server 2.15.1. A missing
+Pure. What the link needs was found by taking each entry away in turn. A missing
 permission is silent: nothing flows, nothing is logged. Permissions at the hub do not hold against the hub, so
 the leaf renders its denials into its own remote.
 """

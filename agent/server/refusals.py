@@ -1,8 +1,8 @@
-"""Counts what the server refuses MQTT devices, which it tells its log alone: MQTT 3.1.1 lets it acknowledge a
-publish to a forbidden topic (`[MQTT-3.3.5-2]`), and nats-server 2.15.1 has no event for it.
+"""Counts what the server refuses MQTT devices, which it tells its log alone
+(`findings/nats-mqtt-acknowledges-a-forbidden-publish.sh`). This module may go once the server has an event.
 
-The lines are those of nats-server 2.15.1 (`server/client.go`, `server/mqtt.go`). It quotes client ids and
-subjects, so no device can forge a line.
+The lines are those of `server/client.go` and `server/mqtt.go`. The server quotes client ids and subjects, so
+no device can forge a line.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def store_problem(config: HubConfig) -> str | None:
     record of which streams several have stored, and leaves their messages where they are: a stream that is
     created under the same name begins with them, and its sources store all of them again
     (`findings/nats-damaged-meta-file-gives-old-messages-to-a-new-stream.sh`). A server that is in a cluster
-    now brings in messages that the others lack (seen on nats-server 2.15.1).
+    now brings in messages that the others lack.
     """
     several = config.cluster is not None
     streams = config.store_dir / "jetstream" / ACCOUNT / "streams"

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _DRAWS: Final = 32
 """Repeated reads, each from a random server of the cluster.
 
-A server with a damaged block lacks its records (nats-server 2.15.1). With three servers, all reads hit it
+A server with a damaged block lacks its records
+(`findings/nats-damaged-block-is-not-fetched-from-replicas.sh`). With three servers, all reads hit it
 once in 400,000.
 """
 

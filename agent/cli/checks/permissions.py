@@ -21,7 +21,7 @@ PROBE: Final = "petiole-check"
 
 Side = Literal["publish", "subscribe"]
 _INFO_LIST: Final[Mapping[str, Side]] = {"export": "publish", "import": "subscribe"}
-"""Under which names a hub tells a leaf what it may do, seen on nats-server 2.15.1."""
+"""Under which names a hub tells a leaf what it may do."""
 
 
 def sample(subject: str) -> str:

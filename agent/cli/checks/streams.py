@@ -18,7 +18,7 @@ GROUP: Final = Group("streams")
 TRACE_TO: Final = "Nats-Trace-Dest"
 TRACE_ONLY: Final = "Nats-Trace-Only"
 _LEAF: Final = 4
-"""The kind of connection that is a leaf's link, seen on nats-server 2.15.1."""
+"""The kind of connection that is a leaf's link."""
 
 
 @dataclass(frozen=True, slots=True)

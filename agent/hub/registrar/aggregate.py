@@ -1,7 +1,7 @@
 """The aggregate: its configuration, its sources and their state. Pure: reads and writes the JSON of JetStream
 as plain mappings and decides what to change.
 
-A source sits on a durable consumer of the leaf. Seen on 2.15.1: one that is removed and added again goes on
+A source sits on a durable consumer of the leaf. One that is removed and added again goes on
 after the newest message of that epoch in the aggregate, and its `seq` is that message's, as it is after a
 restart of the server. Where that message was purged it goes on from the consumer's ack floor: nothing is
 lost, but what the leaf does not know to be acknowledged comes again (under steady flow the floor trails by up
@@ -133,7 +133,7 @@ def fleet_config(replicas: int = 1) -> dict[str, Any]:
 
 
 def _compression(replicas: int) -> str:
-    """None where a stream has copies. A server (2.15.1) that is killed and starts again may cut the newest
+    """None where a stream has copies. A server that is killed and starts again may cut the newest
     block of its copy and compress it, and then appends to it uncompressed: the next start cannot read that
     block, and the copy stays away. With one of three copies left the stream takes nothing."""
     return "s2" if replicas == 1 else "none"

@@ -7,7 +7,7 @@ to begin again. The classes of a leaf go together where they fit.
 A leaf says which classes are idle. Without a source no heartbeat crosses its link; the first reading has the
 leaf announce that the class is not idle, and the source is added again. To add it nats-server reads the
 aggregate back to the newest message of that source, and the aggregate takes nothing in meanwhile: 35
-microseconds a message, whosever it is (2.15.1, two cores under load 5). So a class rests only while that is
+microseconds a message, whosever it is (two cores under load 5). So a class rests only while that is
 little, but over a link that is paid for by the byte.
 """
 

@@ -5,7 +5,7 @@ While nothing changes a look is one request. New commands are read one by one, s
 news; a consumer that somebody else deleted shows in their number at once, and by name once a minute.
 
 A leaf's mirror names its consumer and the subject on which that delivers, and neither can be changed in a
-mirror. Seen on nats-server 2.15.1: the deliver subject of a consumer that is in use can't be changed (10013),
+mirror. The deliver subject of a consumer that is in use can't be changed either (error 10013),
 and a mirror that is recreated over an old consumer begins after what that has delivered. So a new epoch
 deletes the consumer and makes it again, from the first command on. One that was deleted by hand is made again
 under the same epoch: the mirror then goes on after its last message.

@@ -1,5 +1,5 @@
 """Ends the links of leaves that are let in no more. A server that reads its configuration again lets them in
-no more, but leaves the links that are up as they are (seen on nats-server 2.15.1).
+no more, but leaves the links that are up as they are. This module may go once it ends them.
 
 Nothing tells by which key a link came in that was there before this agent: its server's name is its owner's
 choice. So when a key has gone since the last time, all links are cut. A leaf redials within a second and

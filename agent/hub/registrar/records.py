@@ -35,7 +35,7 @@ SLOWEST: Final = 60.0
 
 MOST_MADE: Final = 16
 """How often the server of a leaf may create the stream of a class anew over its messages. The aggregate's
-metadata hold each time, of which nats-server 2.15.1 takes 128 KiB (`JSMaxMetadataLen`)."""
+metadata hold each time, of which nats-server takes 128 KiB (`JSMaxMetadataLen`)."""
 MADE_OFTEN: Final = (
     "the server of {domain!r} created the stream of class {cls!r} anew over its messages more than {most} "
     "times: its disk loses files; replace the disk, forget the leaf (`petiole fleet forget {domain}`) and "

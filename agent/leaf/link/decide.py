@@ -1,7 +1,7 @@
 """What the link controller does about an observation. Pure: no clock, no connection; the same observations
 give the same decision.
 
-The order of a repair was measured on nats-server 2.15.1: pause the old consumer, wait until nothing of it is
+The order of a repair was measured: pause the old consumer, wait until nothing of it is
 in flight, compare, create the new one (0 messages lost, 0 doubled; without the pause up to 1,900 doubled).
 """
 

@@ -1,10 +1,10 @@
 """The gate of a leaf's link: closed outside of its windows, and for a while where its hub answers and does
 not take the link.
 
-A closed remote is disabled in the server's configuration, which is reloaded (21 ms on nats-server 2.15.1). A
+A closed remote is disabled in the server's configuration, which is reloaded (21 ms). A
 paused consumer would not do, for its heartbeats go on. An agent that is dead leaves the link as it is.
 
-For each link that comes up, a hub's nats-server 2.15.1 goes through the interest of all links that are up.
+For each link that comes up, a hub's nats-server goes through the interest of all links that are up.
 A leaf's server gives up a link of which the hub says nothing within 2 s of its CONNECT, and dials again a
 second later; what the hub's server then does for the link that was given up is wasted. Of some thousand
 leaves that dial at once most are never linked. So each waits for a random part of the time that the hub needs

@@ -1,9 +1,11 @@
 """Recognises a leaf's stream by its messages when its server created it anew over them.
 
-A server knows a stream by its time of creation, which is in its `meta.inf`. nats-server 2.15.1 skips a stream
-whose `meta.inf` or `meta.sum` is missing or damaged, as after a power cut (server/jetstream.go). A stream
-that is then created under that name holds the old messages, under another time. The key of a device's message
-at the hub has this time in it, so all of them would be stored once more.
+A server knows a stream by its time of creation, which is in its `meta.inf`. nats-server skips a stream
+whose `meta.inf` or `meta.sum` is missing or damaged, as after a power cut
+(`findings/nats-damaged-meta-file-gives-old-messages-to-a-new-stream.sh`). A stream that
+is then created under that name holds the old messages, under another time. The key of a device's message at
+the hub has this time in it, so all of them would be stored once more. This module may go once the server
+recovers such a stream.
 """
 
 from __future__ import annotations

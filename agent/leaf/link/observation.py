@@ -2,7 +2,7 @@
 
 Times are monotonic seconds; sequences are those of the leaf's stream.
 
-`lag: 0` is never believed. Seen on nats-server 2.15.1: after a store was restored from a backup and data
+`lag: 0` is never believed: after a store was restored from a backup and data
 flowed again, every cursor looks well though messages are missing for good; only a message that both sides
 agreed on earlier (the checkpoint) still shows it. Before data has flowed, the cursors show it at once.
 """

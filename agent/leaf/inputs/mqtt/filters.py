@@ -1,7 +1,7 @@
 """Compares topic filters by matched topics (MQTT 3.1.1, 4.7). No I/O.
 
-A broker may send a copy per matching subscription (3.3.5; nats-server 2.15.1 does), so subscriptions must not
-overlap.
+A broker may send a copy per matching subscription (3.3.5; nats-server does:
+`findings/nats-mqtt-sends-a-copy-for-each-overlapping-filter.sh`), so subscriptions must not overlap.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ power cut the lost part is read from the stream.
 A batch is claimed as discarded unless the hub is known to have it; the audit subtracts arrivals. The hub
 takes messages in order, so it has every message that its cursor passed. Between two looks the link consumer
 skipped nothing if its deliveries grew as much as its sequence. It counts from 0 after a reconnection or a
-skip (nats-server 2.15.1); then earlier evictions are claimed.
+skip; then earlier evictions are claimed.
 """
 
 from __future__ import annotations

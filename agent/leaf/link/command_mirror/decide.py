@@ -1,7 +1,7 @@
 """What is done about the leaf's mirror of its commands. Pure: no clock, no connection.
 
 A mirror can't be changed. One whose origin was deleted and created again, or restored from a backup,
-drops every command up to its own last sequence and reports `lag 0` (seen on nats-server 2.15.1). So it is
+drops every command up to its own last sequence and reports `lag 0`; a source begins again. So it is
 deleted and recreated under a new epoch, from the first command that the hub holds; who reads it goes on after
 the last command it has run: the agent by itself, local programs by their consumers, which are recreated too.
 

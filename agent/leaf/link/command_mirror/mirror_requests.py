@@ -41,7 +41,7 @@ _LOOK_SECONDS: Final = 0.1
 async def read_mirror(js: JetStream, api: str, domain: str, last_out: int) -> MirrorInfo | None:
     """The mirror as it is. Its last sequence is that of its newest command or, if later, `last_out`, which
     was deleted: the stream's own last sequence may be ahead of both if the server has skipped what the hub's
-    consumer had delivered before (seen on 2.15.1)."""
+    consumer had delivered before."""
     with unless_refused(STREAM_NOT_FOUND):
         info = await js.stream_info(COMMANDS)
         newest = await js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
@@ -96,7 +96,7 @@ async def _once(
 
 
 async def keep_paused(js: JetStream, consumers: Iterable[ConsumerInfo], until: str) -> bool:
-    """Pause those of these consumers that are not; returns whether there were any. nats-server 2.15.1 lifts a
+    """Pause those of these consumers that are not; returns whether there were any. nats-server lifts a
     pause when a program creates its consumer at the same moment, since it takes the pause from before."""
     lifted = [info for info in consumers if not (is_held(info.config) or is_leaving(info.config))]
     for info in lifted:

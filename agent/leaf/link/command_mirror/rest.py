@@ -2,7 +2,7 @@
 crosses the link and a command still arrives as soon as the hub makes its consumer again.
 
 A mirror that hears nothing for ten seconds asks for its consumer, and where there is none it asks ever more
-rarely (up to two minutes, seen on nats-server 2.15.1) and hears nothing in between. Heartbeats of any
+rarely (up to two minutes) and hears nothing in between. Heartbeats of any
 consumer keep it listening. So a consumer of the leaf's own server, which matches no command, sends them on
 the subject of the hub's; it goes on while the agent is dead.
 
