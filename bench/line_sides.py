@@ -131,7 +131,7 @@ class Stream:
         """How often it holds each piece."""
         js, found = JetStream(self.nc, timeout=30.0), Counter[int]()
         info = await js.stream_info(self.name)
-        for begin in range(info.first, info.last + 1, _READ):
+        for begin in range(max(1, info.first), info.last + 1, _READ):
             span = range(begin, min(begin + _READ, info.last + 1))
             for message in await asyncio.gather(*(js.get_message(self.name, seq=seq) for seq in span)):
                 if message is not None:

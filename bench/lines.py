@@ -59,9 +59,9 @@ _DOWN_SECONDS: Final = 1.0
 _RUN_SECONDS: Final = 45.0
 _SLOW_RUN_SECONDS: Final = 120.0
 _SLOW: Final = 20e3
-_QUICK: Final = 0.5e6
+_QUICK: Final = 10e6
 """Cells of a higher rate are played alone, for they need the cores."""
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 10
 _MOST_BYTES: Final = 300e6
 _MORE: Final = 1.25
 """The backlog, as a share of what plain TCP brought over."""
@@ -90,7 +90,7 @@ class Cell:
     def quality(self) -> Quality:
         """It as a line."""
         windows = Windows(self.window, _DOWN_SECONDS) if self.window else None
-        return Quality(self.rate, self.round_trip, self.loss, windows)
+        return Quality(self.rate, self.round_trip, self.loss, windows=windows)
 
     @property
     def piece(self) -> int:
@@ -220,7 +220,7 @@ async def _played(cell: Cell, one: Line, side: Side, count: int) -> Outcome:
     crossed = _crossed(one) - before
     await asyncio.sleep(_SETTLE_SECONDS)
     held = await side.pieces()
-    one.set(Quality())
+    one.restore()
     # What does not come in this time is counted as lost, whatever it waits for.
     await _arrives(side, count, _REST_SECONDS)
     there = await side.pieces()

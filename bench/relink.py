@@ -34,7 +34,7 @@ from bench.relink_rows import Fault, Measured, rows
 from bench.relink_watch import Trace, numbers, watch_held, watch_state
 from bench.relink_world import LinkWorld, RawStream, link_world, make_at_hub, make_at_leaf
 from bench.result import Result, rounds
-from tests.faults.tools.wire import missing, wire
+from tests.faults.tools.line import line, missing
 from tests.harness.servers import LinkProxy
 
 DOMAIN: Final = "edge-1"
@@ -262,10 +262,10 @@ async def _bench() -> AsyncIterator[Bench]:
 
 
 async def _cable(stack: AsyncExitStack) -> tuple[LinkProxy, str, str]:
-    """A wire where root is given, else a proxy: what it is, where the hub listens, and its name."""
+    """A line where root is given, else a proxy: what it is, where the hub listens, and its name."""
     if missing() is None:
-        one = stack.enter_context(wire())
-        return one, one.listen, "packets dropped in a network namespace"
+        one = stack.enter_context(line())
+        return one, one.listen, "packets dropped on a line (a TUN device)"
     port = free_port()
     proxy = LoopbackProxy(port)
     await proxy.start()

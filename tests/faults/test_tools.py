@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import socket
+import os
 import struct
 import subprocess
 from collections.abc import AsyncIterator
@@ -21,11 +21,10 @@ from tests.faults.tools.disk import small_disk
 from tests.faults.tools.line import Forwarder, Line, Quality, Windows, line
 from tests.faults.tools.old_servers import old_server
 from tests.faults.tools.packets import ACK, RST, SYN, Segment
-from tests.faults.tools.wire import Wire, missing, wire
 from tests.harness.servers import LinkProxy
 
 needs_tun = pytest.mark.skipif(lines.missing() is not None, reason=str(lines.missing()))
-needs_root = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
 
 
 class Echo:
@@ -112,28 +111,6 @@ async def test_a_proxy_breaks_and_mends() -> None:
         asleep.close()
 
 
-@needs_root
-async def test_a_wire_breaks_and_mends() -> None:
-    with wire() as one:
-        async with echo_server(*_address(one)):
-            await _a_cable_breaks_and_mends(one)
-
-
-@needs_root
-async def test_a_wire_loses_packets_and_is_slow() -> None:
-    with wire() as one:
-        assert _datagrams(one) == 200
-        one.lose(40)
-        assert 20 < _datagrams(one) < 180
-        one.restore()
-        async with echo_server(*_address(one)):
-            one.throttle(400)
-            echo = await Echo.through(one)
-            assert not await echo.answers(bytes(40_000)), "1.6 s at this rate, there and back"
-            assert await echo.hears(bytes(40_000), 10.0)
-            echo.close()
-
-
 @needs_tun
 async def test_a_line_breaks_and_mends() -> None:
     with line() as one:
@@ -192,6 +169,14 @@ def test_a_segment_that_is_carried_again_is_counted_as_repeated() -> None:
     )
 
 
+def test_a_packet_that_is_too_large_is_lost_without_a_word() -> None:
+    one, sent = _played(Quality(largest=600))
+    for size in (560, 561):
+        one.take(_packet((5, 80), ACK, size=size), 0.0)
+    one.step(1.0)
+    assert [len(packet) for packet in sent] == [600]
+
+
 def test_a_packet_that_finds_the_queue_full_is_dropped() -> None:
     one, _ = _played(Quality(rate=1000))
     for _ in range(20):
@@ -240,36 +225,22 @@ def test_a_silent_window_loses_packets_and_resets_nothing() -> None:
     assert sum(way.passed.down for way in one.ways) == 1
 
 
-def _address(one: Wire | Line) -> tuple[str, int]:
+def _address(one: Line) -> tuple[str, int]:
     host, _, port = one.listen.partition(":")
     return host, int(port)
 
 
-def _datagrams(one: Wire) -> int:
-    """How many of two hundred get through."""
-    with socket.socket(type=socket.SOCK_DGRAM) as far, socket.socket(type=socket.SOCK_DGRAM) as near:
-        far.bind(_address(one))
-        far.settimeout(0.3)
-        for _ in range(200):
-            near.sendto(b"x", (one.host, one.port))
-        got = 0
-        with contextlib.suppress(TimeoutError):
-            while far.recv(1):
-                got += 1
-    return got
-
-
-@needs_root
-def test_a_wire_leaves_nothing_behind_when_its_user_fails() -> None:
-    def spaces() -> str:
-        return subprocess.run(("ip", "netns", "list"), capture_output=True, text=True, check=True).stdout
+@needs_tun
+def test_a_line_leaves_nothing_behind_when_its_user_fails() -> None:
+    def devices() -> str:
+        return subprocess.run(("ip", "link"), capture_output=True, text=True, check=True).stdout
 
     found = []
-    with contextlib.suppress(ZeroDivisionError), wire() as one:
-        found += [one._space, spaces()]
+    with contextlib.suppress(ZeroDivisionError), line() as one:
+        found += [one._name, devices()]
         raise ZeroDivisionError
     assert found[0] in found[1]
-    assert found[0] not in spaces()
+    assert found[0] not in devices()
 
 
 @needs_root

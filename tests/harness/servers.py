@@ -38,7 +38,7 @@ _LEAF_KEYS = ("agent", "agent_system", "device")
 
 
 class LinkProxy(Protocol):
-    """What stands between a leaf and its hub and can be broken: `Proxy`, or `Wire` of `tests.faults`."""
+    """What stands between a leaf and its hub and can be broken: `Proxy`, or `Line` of `tests.faults`."""
 
     host: str
     port: int

@@ -16,8 +16,8 @@ The name of the test is the name of the case. The module is its theme; a module 
 * Machines: `w.hub`, `w.leaf`, `w.leaves`, each with `.agent` and `.nats` (`kill`, `end`, `freeze`, `thaw`)
   and `.start()`, `.status()`, `.said(...)` (its log), `.member` (ports and paths). An agent starts its server
   again by itself; nobody starts an agent, so the case does.
-* The link: `w.link.cut()`, `stall()`, `restore()`. With `world_of(wire=...)` it is a network namespace (the
-  fixture `wire`), and `w.link.wire` loses packets or lets few through.
+* The link: `w.link.cut()`, `stall()`, `restore()`. With `world_of(line=...)` it is a line of packets (the
+  fixture `line`), and `w.link.becomes(Quality(...), ...)` makes it slow, long, lossy or broken by windows.
 * The load: three devices over HTTP and one that publishes to the leaf's server. `w.load.notes` holds what
   was refused or unanswered. `world_of(devices=, direct=, leaves=, leaf=LeafSettings(...),
   hub=HubSettings(...))` change the environment. Devices at other inputs are in `world.senders`, such as

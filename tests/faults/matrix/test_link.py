@@ -13,18 +13,18 @@ from tests.faults.matrix.scenarios import judged
 from tests.faults.oracle.judge import Terms
 from tests.faults.report import Case
 from tests.faults.schedule import schedule, seed_of
-from tests.faults.tools.wire import Wire, missing
-from tests.faults.tools.wire import wire as open_wire
+from tests.faults.tools.line import Line, Quality, missing
+from tests.faults.tools.line import line as open_line
 from tests.faults.world.environment import FaultEnvironment
 
 WHOLE = "nothing acknowledged is lost or doubled; the leaf stores meanwhile"
-needs_wire = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+needs_line = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 @pytest.fixture
-def wire() -> Iterator[Wire]:
-    """A network namespace between leaf and hub."""
-    with open_wire() as one:
+def line() -> Iterator[Line]:
+    """A line between leaf and hub, of packets."""
+    with open_line() as one:
         yield one
 
 
@@ -69,10 +69,10 @@ def test_the_link_flaps(world_of: Worlds, case: Case) -> None:
         judged(w)
 
 
-@needs_wire
-def test_the_link_is_half_open_for_forty_seconds(world_of: Worlds, case: Case, wire: Wire) -> None:
+@needs_line
+def test_the_link_is_half_open_for_forty_seconds(world_of: Worlds, case: Case, line: Line) -> None:
     case.expected = f"{WHOLE}; down within 17 s"
-    with world_of(wire=wire) as w:
+    with world_of(line=line) as w:
         w.link.stall()
         w.lasts(40)
         w.link.restore()
@@ -106,10 +106,10 @@ def test_the_link_is_half_open_again_and_again(world_of: Worlds, case: Case) -> 
         assert w.leaf.new_epoch(began) is None
 
 
-@needs_wire
-def test_the_link_loses_two_of_a_hundred_packets(world_of: Worlds, case: Case, wire: Wire) -> None:
+@needs_line
+def test_the_link_loses_two_of_a_hundred_packets(world_of: Worlds, case: Case, line: Line) -> None:
     case.expected = f"{WHOLE}; a cut in the middle of it too"
-    with world_of(wire=wire) as w:
+    with world_of(line=line) as w:
         w.link.lose(2)
         w.load.flows(200)
         cut_for(w, 5)
@@ -117,23 +117,23 @@ def test_the_link_loses_two_of_a_hundred_packets(world_of: Worlds, case: Case, w
         judged(w)
 
 
-@needs_wire
-def test_the_link_loses_every_fifth_packet(world_of: Worlds, case: Case, wire: Wire) -> None:
+@needs_line
+def test_the_link_loses_every_fifth_packet(world_of: Worlds, case: Case, line: Line) -> None:
     case.expected = f"{WHOLE}; what was sent meanwhile is at the hub a minute after the loss has ended"
-    with world_of(wire=wire) as w:
+    with world_of(line=line) as w:
         w.link.lose(20)
         w.lasts(60)
         w.link.restore()
         judged(w)
 
 
-@needs_wire
-def test_the_link_lets_64_kilobits_through(world_of: Worlds, case: Case, wire: Wire) -> None:
+@needs_line
+def test_the_link_lets_64_kilobits_through(world_of: Worlds, case: Case, line: Line) -> None:
     case.expected = f"{WHOLE}; a backlog of twenty seconds drains over it"
-    with world_of(wire=wire, devices=1, pace=0.5, direct=False) as w:
+    with world_of(line=line, devices=1, pace=0.5, direct=False) as w:
         w.link.cut()
         w.lasts(20)
-        w.link.throttle(64)
+        w.link.becomes(Quality(rate=8_000), "the link is slowed down to 64 kbit/s", "waited")
         began = time.time()
         w.link.restore()
         w.mended(240)
@@ -142,21 +142,23 @@ def test_the_link_lets_64_kilobits_through(world_of: Worlds, case: Case, wire: W
         w.verdict(Terms(seconds=180))
 
 
-@needs_wire
-def test_the_link_swallows_every_large_packet(world_of: Worlds, case: Case, wire: Wire) -> None:
+@needs_line
+def test_the_link_swallows_every_large_packet(world_of: Worlds, case: Case, line: Line) -> None:
     case.expected = f"{WHOLE}; what a hole in the path MTU held back comes when it is mended"
-    with world_of(wire=wire) as w:
+    with world_of(line=line) as w:
         w.link.swallow(600)
         w.lasts(45)
         w.link.restore()
         judged(w)
 
 
-def test_the_link_takes_300_milliseconds(world_of: Worlds, case: Case) -> None:
+@needs_line
+def test_the_link_takes_300_milliseconds(world_of: Worlds, case: Case, line: Line) -> None:
     case.expected = f"{WHOLE}, with a cut in the middle of it"
-    case.not_proven.append("delay below TCP: a relay holds the bytes back, for this kernel has no netem")
-    with world_of() as w:
-        w.link.delay(0.15)
+    late = Quality(round_trip=0.3)
+    with world_of(line=line) as w:
+        w.link.becomes(late, "every packet takes 0.15 s, each way", "packets")
         w.load.flows(50)
         cut_for(w, 5)
+        line.set(late)
         judged(w)

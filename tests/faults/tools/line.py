@@ -1,7 +1,7 @@
 """A line as it is: a rate with a bounded queue before it, a round trip, loss, and windows between which
 nothing passes. Both ends are programs of this machine, and their TCP is the kernel's.
 
-A leaf dials `host`:`port` and the hub listens on `listen`, as with `Wire`. Both addresses belong to a TUN
+A leaf dials `host`:`port` and the hub listens on `listen`. Both addresses belong to a TUN
 device, from which a process of its own (`python -m tests.faults.tools.line`) reads each packet and gives it
 back later with its addresses exchanged: what is sent to the far address arrives at the near one. So no kernel
 module for queues or delay is needed, nor a network namespace. Any port may be dialled.
@@ -62,11 +62,13 @@ class Windows:
 @dataclass(frozen=True, slots=True)
 class Quality:
     """What a line carries: bytes of IP packets a second, each way (0: as many as there are); the round trip
-    in seconds; of a hundred packets how many are lost, each way."""
+    in seconds; how many packets of a hundred are lost, each way."""
 
     rate: float = 0.0
     round_trip: float = 0.0
     loss: float = 0.0
+    largest: int = 0
+    """Bytes of the largest packet that is not lost without a word, as in a hole in the path MTU (0: any)."""
     windows: Windows | None = None
 
     @property
@@ -91,6 +93,8 @@ class Passed:
     bytes: int = 0
     payload: int = 0
     repeated: int = 0
+    waited: int = 0
+    """Packets that found others in the queue."""
     lost: int = 0
     queue_full: int = 0
     down: int = 0
@@ -157,8 +161,8 @@ class Line:
         self._tell("down", True)
 
     def restore(self) -> None:
-        """Let packets through again."""
-        self._tell("up", None)
+        """Be up, and as good as new."""
+        self.set(Quality())
 
     def passed(self) -> tuple[Passed, Passed]:
         """What went from the end that dials to the end that listens, and what came back."""
@@ -212,8 +216,9 @@ class Way:
         if (begins - now) * rate + len(packet) > quality.queue and begins > now:
             self.passed.queue_full += 1
             return
+        self.passed.waited += begins > now
         self.free = begins + len(packet) / rate
-        if chance.random() * 100 < quality.loss:
+        if chance.random() * 100 < quality.loss or 0 < quality.largest < len(packet):
             self.passed.lost += 1
             return
         self.under_way.append((self.free, self.free + quality.round_trip / 2, packet, segment))
@@ -264,8 +269,6 @@ class Forwarder:
         elif what == "down":
             self._turn = None
             self._break(Windows(0.0, silent=value), now)
-        elif what == "up":
-            self._restore(now)
         return [asdict(way.passed) for way in self.ways]
 
     def next(self) -> float | None:

@@ -24,7 +24,7 @@ from tests.faults.oracle.journal import Level
 from tests.faults.oracle.judge import Terms, judge
 from tests.faults.oracle.verdict import Promise, Verdict
 from tests.faults.report import Case
-from tests.faults.tools.wire import Wire
+from tests.faults.tools.line import Line
 from tests.faults.world.configs import HubSettings, LeafSettings, hub_toml, leaf_toml
 from tests.faults.world.injected_faults import InjectedFaults
 from tests.faults.world.load import Load, load
@@ -206,18 +206,18 @@ def open_environment(
     pace: float = 0.05,
     scheme: str = "nats-leaf",
     direct: bool = True,
-    wire: Wire | None = None,
+    line: Line | None = None,
     leaf: LeafSettings | None = None,
     hub: HubSettings | None = None,
 ) -> Iterator[FaultEnvironment]:
     """A hub with so many leaves, `edge-1` and on, whose links flow. Each has `devices` that post `size`
     readings at a time and, with `direct`, one that publishes to its server. The links are relays, or the
-    `wire`."""
+    `line`."""
     leaf_settings, hub_settings = leaf or LeafSettings(), hub or HubSettings()
     injected = InjectedFaults(case)
     with ExitStack() as stack:
-        listen = wire.listen if wire else f"127.0.0.1:{free_port()}"
-        proxy = wire or stack.enter_context(tcp_proxy(int(listen.rpartition(":")[2])))
+        listen = line.listen if line else f"127.0.0.1:{free_port()}"
+        proxy = line or stack.enter_context(tcp_proxy(int(listen.rpartition(":")[2])))
         machines = [
             Machine(
                 member, leaf_toml(member, f"{scheme}://{proxy.host}:{proxy.port}", leaf_settings), injected

@@ -1,4 +1,4 @@
-"""What stands between a leaf and the hub: a relay in this process, driven from any thread, or the wire of
+"""What stands between a leaf and the hub: a relay in this process, driven from any thread, or the line of
 `tools`. Every fault of it is noted. A relay may hold every byte back for a time, each way: a long way, as
 programs see it. TCP itself sees two short ones, so how it behaves over a long way is not shown."""
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from agent.demo.loopback import LoopbackProxy
 from agent.leaf.link.status import LinkState
-from tests.faults.tools.wire import Wire
+from tests.faults.tools.line import Line, Quality
 from tests.faults.world.injected_faults import InjectedFaults
 from tests.faults.world.machine import Machine
 from tests.harness.servers import LinkProxy
@@ -133,9 +133,9 @@ class Link:
         self.proxy, self._injected, self.leaves = proxy, injected, leaves
 
     @property
-    def wire(self) -> Wire:
-        """The proxy, where it is one that loses packets."""
-        assert isinstance(self.proxy, Wire)
+    def line(self) -> Line:
+        """The proxy, where it is one that knows packets."""
+        assert isinstance(self.proxy, Line)
         return self.proxy
 
     def cut(self) -> None:
@@ -150,39 +150,26 @@ class Link:
 
     def lose(self, per_cent: int) -> None:
         """Lose so many of a hundred packets, each way."""
-        self._drops(f"{per_cent} % of all packets are lost", lambda wire: wire.lose(per_cent))
+        self.becomes(Quality(loss=per_cent), f"{per_cent} % of all packets are lost", "lost")
 
     def swallow(self, bytes_: int) -> None:
         """Lose every packet that is larger."""
-        self._drops(f"packets of more than {bytes_} bytes are lost", lambda wire: wire.swallow(bytes_))
+        self.becomes(Quality(largest=bytes_), f"packets of more than {bytes_} bytes are lost", "lost")
 
-    def throttle(self, kilobits: int) -> None:
-        """Let no more than so many kilobits a second through."""
+    def becomes(self, quality: Quality, what: str, trace: str) -> None:
+        """Make the line as bad as this; `trace` is the count of `Passed` that must grow, for the packets that
+        felt it."""
 
-        def trace(_since: float) -> str | None:
-            return f"{waited} packets had to wait" if (waited := self.wire.throttled()) else None
+        def felt() -> int:
+            return sum(int(getattr(way, trace)) for way in self.line.passed())
 
-        self._injected.add(f"the link is slowed down to {kilobits} kbit/s", trace)
-        self.wire.throttle(kilobits)
+        before = felt()
 
-    def delay(self, seconds: float) -> None:
-        """Hold every byte back for so long, each way."""
-        proxy = self.proxy
-        assert isinstance(proxy, TcpProxy)
-        self._injected.add(
-            f"every byte takes {seconds} s, each way",
-            lambda _since: f"{proxy.held} bytes were held back" if proxy.held else None,
-        )
-        proxy.delay(seconds)
+        def seen(_since: float) -> str | None:
+            return f"{trace}: {count} packets" if (count := felt() - before) else None
 
-    def _drops(self, what: str, how: Callable[[Wire], None]) -> None:
-        before = self.wire.dropped()
-
-        def trace(_since: float) -> str | None:
-            return f"{lost} packets were lost" if (lost := self.wire.dropped() - before) else None
-
-        self._injected.add(what, trace)
-        how(self.wire)
+        self._injected.add(what, seen)
+        self.line.set(quality)
 
     def restore(self) -> None:
         """Let everything through again."""
