@@ -39,8 +39,8 @@ class Files(RuleBasedStateMachine):
         self.written: list[str] = []
         self.may_lack: set[str] = set()
         self.may_double: set[str] = set()
-        self.freed: set[int] = set()
-        """Inodes of files that others were renamed over."""
+        self.gone: set[Path | int] = set()
+        """Paths and inodes of files that others were renamed over."""
         self.is_replaced = False
         """Whether a file took the place or the inode of one that is gone, and may be the rest of it."""
         self.clock = 1_700_000_000
@@ -51,13 +51,14 @@ class Files(RuleBasedStateMachine):
 
     def stamp(self, path: Path) -> None:
         os.utime(path, (self.clock, self.clock))
-        self.is_replaced |= path.stat().st_ino in self.freed
+        self.is_replaced |= path.stat().st_ino in self.gone
 
     def put(self, path: Path, name: str, pad: int = 0) -> None:
         """Append a line; behind a torn one it is a part of that."""
         line = f"{name} {len(self.written)} {_HEAD}{'y' * pad}"
         before = path.read_bytes().rpartition(b"\n")[2] if path.exists() else b""
         torn = before.rpartition(b"\0")[2].decode()
+        self.is_replaced |= path in self.gone and not path.exists()
         append(path, f"{line}\n")
         self.written.append(torn + line)
         self.stamp(path)
@@ -155,7 +156,7 @@ class Files(RuleBasedStateMachine):
         if not rotations:
             self.reader.settle()
         if self.path(other).exists():
-            self.freed.add(self.path(other).stat().st_ino)
+            self.gone |= {self.path(other), self.path(other).stat().st_ino}
         self.path(name).replace(self.path(other))
         for _ in range(looks):
             self.reader.now += SCAN
@@ -225,6 +226,9 @@ class Files(RuleBasedStateMachine):
             self.reader.restart()
         if nuls:
             self.put(path, name)
+            end = len(kept) + nuls
+            if data[end - 1 : end] == b"\0" != data[end : end + 1]:
+                self.may_lack.add(self.written[-1])  # these NULs end where others did: a cut alone looks the same
         self.reader.settle()
 
     @rule(name=NAMES, size=st.integers(1, 400), restarts=st.booleans())
