@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
+from agent.base.logs import listed
 from agent.leaf.inputs.file.listing import Found, is_wild, look
 from agent.leaf.inputs.file.open_file import OpenFile, Probe, ReplacedError
 from agent.leaf.inputs.file.positions import (
@@ -32,6 +33,7 @@ from agent.leaf.inputs.file.positions import (
 
 WATCH: Final = 60.0
 """Seconds between two warnings' looks at files that are left out."""
+_SHOWN: Final = 3
 _WHOLE: Final = "it is read as a whole"
 _LOST: Final = 2
 """Looks that must have missed a file: one may meet it while it is renamed."""
@@ -130,6 +132,7 @@ class Catalogue:
         self._warned_at = float("-inf")
         self._sizes: dict[int, int] = {}
         self._suspected: set[int] = set()
+        self._is_forgetting = False
         self.problems: dict[str, str] = {}
         """What stands in the way of finding files, a sentence each by the path that it is about."""
         self.warnings: list[str] = []
@@ -432,6 +435,7 @@ class Catalogue:
         """By age: rotated files come before those at their paths."""
         homes = {one.known.home for one in self.tracked.values()}
         unread: list[str] = []
+        passed: list[str] = []
         for file in sorted(seen.unknown, key=lambda file: not file.live):
             origin = self.tracked.get(live.get(file.home, 0))
             new = begin(ids[file.path], file.home, file.inode)
@@ -452,6 +456,7 @@ class Catalogue:
                         and file.path not in seen.unread
                     ):
                         self._leave_out(new, file, probe, Status.PASSED, 0, seen)
+                        passed.append(file.path)
                     elif origin is not None and self._is_copy(file, probe, origin, seen):
                         self._leave_out(new, file, probe, Status.COPY, origin.known.id, seen)
                     elif file.path in seen.unread:
@@ -462,6 +467,11 @@ class Catalogue:
                 continue
             except OSError as error:
                 self.problems[file.path] = f"{file.path}: {error.strerror}"
+        if passed:
+            self.warnings.append(
+                f"{listed(passed, _SHOWN)} had been rotated before the first look, and will not be read; name"
+                " them in path without wildcards to have them read"
+            )
         if unread:
             others = f", nor are {len(unread) - 1} others" if len(unread) > 1 else ""
             self.problems[unread[0]] = (
@@ -580,6 +590,12 @@ class Catalogue:
         if not gone:
             raise OSError(0, f"{MAX_KNOWN} files are known already; move away those that are done with")
         del self.tracked[min(gone, key=lambda one: (one.open, one.known.id)).known.id]
+        if not self._is_forgetting:
+            self._is_forgetting = True
+            self.warnings.append(
+                f"{MAX_KNOWN} files are known: the oldest of those that are gone are forgotten, and read"
+                " again if they come back"
+            )
 
     def _name(self, kind: Literal["twice", "lacks"], where: str, reason: str) -> None:
         self.doubts.append(Doubt(kind, where, reason))

@@ -53,15 +53,18 @@ class Files(RuleBasedStateMachine):
         os.utime(path, (self.clock, self.clock))
         self.is_replaced |= path.stat().st_ino in self.gone
 
+    def append(self, path: Path, text: str) -> None:
+        self.is_replaced |= path in self.gone and not path.exists()
+        append(path, text)
+        self.stamp(path)
+
     def put(self, path: Path, name: str, pad: int = 0) -> None:
         """Append a line; behind a torn one it is a part of that."""
         line = f"{name} {len(self.written)} {_HEAD}{'y' * pad}"
         before = path.read_bytes().rpartition(b"\n")[2] if path.exists() else b""
         torn = before.rpartition(b"\0")[2].decode()
-        self.is_replaced |= path in self.gone and not path.exists()
-        append(path, f"{line}\n")
+        self.append(path, f"{line}\n")
         self.written.append(torn + line)
-        self.stamp(path)
 
     def files(self) -> list[Path]:
         return sorted(self.folder.iterdir())
@@ -89,9 +92,9 @@ class Files(RuleBasedStateMachine):
     def write_in_two_parts(self, name: str) -> None:
         line = f"{name} {len(self.written)} {_HEAD}"
         torn = self.path(name).read_bytes().rpartition(b"\n")[2] if self.path(name).exists() else b""
-        append(self.path(name), line[:5])
+        self.append(self.path(name), line[:5])
         self.reader.look()
-        append(self.path(name), f"{line[5:]}\n")
+        self.append(self.path(name), f"{line[5:]}\n")
         self.written.append(torn.rpartition(b"\0")[2].decode() + line)
 
     @rule(name=NAMES, count=st.integers(1, 3000))
@@ -228,7 +231,9 @@ class Files(RuleBasedStateMachine):
             self.put(path, name)
             end = len(kept) + nuls
             if data[end - 1 : end] == b"\0" != data[end : end + 1]:
-                self.may_lack.add(self.written[-1])  # these NULs end where others did: a cut alone looks the same
+                self.may_lack.add(
+                    self.written[-1]
+                )  # these NULs end where others did: a cut alone looks the same
         self.reader.settle()
 
     @rule(name=NAMES, size=st.integers(1, 400), restarts=st.booleans())

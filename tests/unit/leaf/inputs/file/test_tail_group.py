@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent import contract
+from agent.leaf.inputs.file import catalogue
 from agent.leaf.inputs.file.catalogue import WATCH
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_position
 from agent.leaf.inputs.file.tail_group import QUIET, REST, SCAN
@@ -357,6 +358,23 @@ def test_files_beyond_the_limit_are_told_and_one_that_is_gone_makes_room(
     assert len(parse_position(reader.position).generations()) <= MAX_FILES
 
 
+def test_a_full_catalogue_forgets_what_is_gone_and_says_so_once(
+    tmp_path: Path, reader_of: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "MAX_KNOWN", 2)
+    reader = reader_of(tmp_path / "*.log")
+    for name in "abcd":
+        append(tmp_path / f"{name}.log", f"{name}\n")
+        reader.settle()
+        (tmp_path / f"{name}.log").unlink()
+        reader.settle()
+        reader.now += REST
+        reader.settle()
+    assert reader.stored == ["a", "b", "c", "d"]
+    (warning,) = [text for gathered in reader.seen for text in gathered.warnings]
+    assert warning.startswith("2 files are known")
+
+
 def test_a_second_name_of_a_file_and_what_was_packed_are_not_followed(
     tmp_path: Path, reader_of: Callable[..., Reader]
 ) -> None:
@@ -383,7 +401,8 @@ def test_what_looks_rotated_is_left_out_and_told_when_it_is_written_to_or_read_w
     os.utime(tmp_path / "sensor-2.log", (2_000_000_000, 2_000_000_000))
     reader.settle()
     assert reader.stored == ["1"]
-    (warning,) = [text for gathered in reader.seen for text in gathered.warnings]
+    left_out, warning = [text for gathered in reader.seen for text in gathered.warnings]
+    assert left_out.startswith(f"{tmp_path}/sensor-2.log had been rotated before the first look")
     assert warning.startswith(f"{tmp_path}/sensor-2.log is taken for a rotated file of {tmp_path}/sensor.log")
     reader.paths = [str(tmp_path / "*.log"), str(tmp_path / "sensor-2.log")]
     reader.restart()
