@@ -207,7 +207,11 @@ class Catalogue:
         for one in self.tracked.values():
             by_inode[one.known.inode].append(one)
         for file in found:
-            own = [one for one in by_inode.get(file.inode, ()) if one.known.id not in seen.placed]
+            own = [
+                one
+                for one in by_inode.get(file.inode, ())
+                if one.known.id not in seen.placed and one.known.id not in seen.unsure
+            ]
             try:
                 match = next((one for one in sorted(own, key=_likeliest) if _is_in(one, file)), None)
             except ReplacedError:

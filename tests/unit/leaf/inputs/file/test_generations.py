@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from agent.leaf.inputs.file.tail_group import QUIET, REST, SCAN
+from tests.harness.examples import machine
 from tests.unit.leaf.inputs.file.reader import Reader, append
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -358,12 +357,6 @@ def unlistable(folder: Path) -> Iterator[None]:
         os.scandir = really
 
 
-_EXAMPLES = os.environ.get("EXAMPLES", "")
-_AT_LENGTH = pytest.mark.skipif(
-    not _EXAMPLES.isdigit(), reason="played by `make models`: rare courses of it are still red"
-)
-_COUNT = int(_EXAMPLES) if _EXAMPLES.isdigit() else 60
-TestFiles = _AT_LENGTH(Files.TestCase)
-TestFiles.settings = settings(max_examples=_COUNT, stateful_step_count=25, deadline=None)
-TestRotatedFilesMatchToo = _AT_LENGTH(RotatedFilesMatchToo.TestCase)
-TestRotatedFilesMatchToo.settings = settings(max_examples=_COUNT, stateful_step_count=25, deadline=None)
+TestFiles = Files.TestCase
+TestRotatedFilesMatchToo = RotatedFilesMatchToo.TestCase
+TestFiles.settings = TestRotatedFilesMatchToo.settings = machine(400, steps=25)
