@@ -484,10 +484,10 @@ class Catalogue:
             )
 
     def _begin_live(self, known: Generation, file: Found, probe: Probe, seen: _Look) -> None:
+        first = probe.head(FINGERPRINT_BYTES)
         for one in [self.tracked[number] for number in seen.placed]:
-            # Short beginnings are alike by chance, but hardly those of two files of one path.
-            is_alike = one.known.home == known.home or one.known.offset >= FINGERPRINT_BYTES
-            if is_alike and one.known.offset and probe.holds(one.known):
+            is_read = one.known.offset and one.known.status is not Status.PASSED
+            if is_read and one.known.may_begin(first) and probe.holds(one.known):
                 reason = f"begins with all that was read of {one.path}, and is read as well"
                 self._name("twice", file.path, reason)
                 break

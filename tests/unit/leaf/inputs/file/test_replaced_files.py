@@ -270,3 +270,13 @@ def test_a_copy_that_has_the_inode_of_an_unread_file_is_told_by_its_content(
     one.settle()
     (lost,) = one.lost
     assert lost.startswith(f"{unread} no longer holds what was read of it up to byte 0")
+
+
+def test_a_short_copy_under_another_followed_name_is_named(reader: Callable[..., Reader], path: Path) -> None:
+    append(path, text(numbered(0, 2)))
+    one = reader(path.with_name("*.log"))
+    one.settle()
+    shutil.copyfile(path, path.with_name("copy.log"))
+    one.settle()
+    assert one.stored == numbered(0, 2) * 2
+    assert one.twice
