@@ -269,19 +269,17 @@ def _read(text: str, kind: type[_Record]) -> _Record:
 
 
 def merged(header: Position | None, kept: Kept | None) -> dict[int, Generation]:
-    """Return what both texts say together. Offsets of one generation only grow; where they agree the newer
-    text knows more of the rest."""
+    """Return what both texts say together. Offsets of one generation only grow; of the rest the newer text
+    knows more, and which generations there are."""
     known = {} if kept is None else kept.generations()
     if header is None:
         return known
     is_newer = kept is None or header.c >= kept.c
     for number, generation in header.generations().items():
         other = known.get(number)
-        if (
-            other is None
-            or generation.offset > other.offset
-            or (is_newer and generation.offset == other.offset)
-        ):
+        if other is not None and generation.offset != other.offset:
+            known[number] = max(generation, other, key=lambda one: one.offset)
+        elif is_newer:
             known[number] = generation
     return {number: one for number, one in known.items() if one.inode}
 

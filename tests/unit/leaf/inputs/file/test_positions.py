@@ -158,6 +158,13 @@ def test_where_two_texts_agree_in_how_far_a_file_is_the_newer_one_knows_the_rest
     assert merged(parse_position(encode(4, [one])), None) == {1: one}
 
 
+def test_a_generation_that_a_newer_catalogue_lacks_is_dropped_though_the_position_has_it() -> None:
+    one, new = begin(1, "/x/a.log", 7), begin(2, "/x/a.log", 7)
+    kept = parse_kept(encode_kept(5, 3, (), [new]))
+    assert merged(parse_position(encode(4, [one])), kept) == {2: new}
+    assert merged(parse_position(encode(5, [one])), kept) == {1: one, 2: new}
+
+
 @pytest.mark.parametrize(
     "text",
     [
