@@ -90,8 +90,9 @@ class CallLimits(Struct):
 class MessageLimits(TransportLimits):
     """Message limits of a connection.
 
-    asyncua 2.1.0 (`common/connection.py`) swaps the directions of the server's acknowledgement, so it sends
-    too much and drops large answers.
+    asyncua 2.1.0 takes the sizes in the server's acknowledgement for its own directions, so it sends too much
+    and drops large answers (`findings/asyncua-takes-the-sizes-of-a-server-for-its-own.sh`). This class may go
+    once it does not.
     """
 
     request_bytes = 0
@@ -99,13 +100,6 @@ class MessageLimits(TransportLimits):
 
     def __init__(self) -> None:
         super().__init__(_CHUNK_BYTES, _CHUNK_BYTES, 0, _MESSAGE_BYTES)
-
-    def create_hello_limits(self, msg: ua.Hello) -> ua.Hello:
-        msg.ReceiveBufferSize = ua.UInt32(self.max_recv_buffer)
-        msg.SendBufferSize = ua.UInt32(self.max_send_buffer)
-        msg.MaxChunkCount = ua.UInt32(self.max_chunk_count)
-        msg.MaxMessageSize = ua.UInt32(self.max_message_size)
-        return msg
 
     def update_client_limits(self, msg: ua.Acknowledge) -> None:
         self.max_send_buffer = min(self.max_send_buffer, int(msg.ReceiveBufferSize))
@@ -120,7 +114,11 @@ class MessageLimits(TransportLimits):
 
 
 def bounded(client: Any) -> MessageLimits:
-    """Apply these limits to a client's next connection."""
+    """Apply these limits to a client's next connection.
+
+    The server is told the largest answer, so it refuses a request that it would answer in vain.
+    """
+    client.max_messagesize = _MESSAGE_BYTES
     limits, make = MessageLimits(), client.uaclient._make_protocol
 
     def make_bounded() -> Any:
