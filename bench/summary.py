@@ -147,10 +147,10 @@ def answers(results: Mapping[str, Kept]) -> Iterator[Answer]:
 def proof(results: Mapping[str, Kept]) -> str:
     """The table, and how many goals were missed where."""
     counts = list(goals_of(results))
-    missed = [f"{linked(name)} {bad} of {goals}" for name, goals, bad in counts if bad]
+    missed = [f"- {linked(name)}: {bad} of {goals}\n" for name, goals, bad in counts if bad]
     told = f"{sum(bad for *_, bad in counts)} of {sum(goals for _, goals, _ in counts)} goals are missed"
     rows = table(("", "Petiole", "beside it", "", "from"), (one.cells() for one in answers(results)))
-    return f"{rows}\n{told}{': ' if missed else ''}{', '.join(missed)}.\n"
+    return f"{rows}\n{told}" + (":\n\n" + "".join(missed) if missed else ".\n")
 
 
 def missed(results: Mapping[str, Kept]) -> str:

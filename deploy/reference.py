@@ -27,22 +27,22 @@ PAGE: Final = ROOT / "docs" / "configuration.md"
 SENTENCES: Final[dict[str, dict[str, str]]] = tomllib.loads((ROOT / "deploy" / "reference.toml").read_text())
 _HEAD: Final = """# Configuration
 
-Every key of the agent's configuration file, made from the types by which it is read (`make reference`).
-[config.example.toml](../config.example.toml) is a file with all of them to begin with.
-`petiole check` says what is wrong with yours; it names all problems of a file at once.
+Every key of the agent's configuration file, made from its types (`make reference`).
+[config.example.toml](../config.example.toml) has all keys.
+`petiole check` names all problems of a file at once.
 
 A key without a default has to be given. A duration is written as "100ms", "20s", "2m", "1h" or "1d", above 0
 and at most a year; a size as "500kB", "16MiB", "1GiB" or a number of bytes. A path that begins with
 `$CREDENTIALS_DIRECTORY/` is a secret that systemd hands over ([install.md](install.md#under-systemd)); a
 relative one begins at the [directory of the file](configure.md#which-file).
-A table in `[[double brackets]]` may stand several times. `${NAME}` in a text is the environment's variable of
+A table in `[[double brackets]]` may occur several times. `${NAME}` in a text is the environment's variable of
 that name, and files in a directory beside this one may add tables
 ([configure.md](configure.md#several-files)).
 """
 _INPUTS: Final = """## Inputs
 
-Each `[[input]]` has a `type`, which says what else may stand in it. A type that is not below is looked for
-among installed packages ([write-an-input.md](write-an-input.md)).
+Each `[[input]]` has a `type`, which decides its other keys. Other types are those of installed packages
+([write-an-input.md](write-an-input.md)).
 """
 _MORE: Final = {
     "http": "send.md#send-a-reading",

@@ -26,7 +26,7 @@ _REST_AFTER: Final = {"normal": 1200.0, "thin": 60.0}  # one that reports each 1
 
 
 class Log(Struct, forbid_unknown_fields=True):
-    """What is logged and how; `auto` is the console's form on a terminal and JSON elsewhere."""
+    """The log: its level and its form; `auto` is the console's form on a terminal and JSON elsewhere."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "console"] = "auto"
@@ -34,9 +34,9 @@ class Log(Struct, forbid_unknown_fields=True):
 
 class StreamClass(Struct, forbid_unknown_fields=True):
     """A class of readings: a stream of its own with a quota; when that is full it takes nothing more, or
-    discards its oldest messages (`discard`). Over a link that is back the class with the smallest `priority`
-    goes first, and where the disk is short it is stored to the last. `link_rate` is how many bytes a second
-    the hub takes of it on average. A leaf has 256 classes at most."""
+    discards its oldest messages (`discard`). The class with the smallest `priority` goes first over a link
+    that is back. On a short disk it is refused last. `link_rate` is how many bytes a second the hub takes of
+    it on average. A leaf has 256 classes at most."""
 
     name: str = contract.DEFAULT_CLASS
     max_bytes: Size = Size(2**30)
@@ -197,13 +197,12 @@ class RegistrarConfig(Struct, forbid_unknown_fields=True):
 
 
 class Rule(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is made of some readings before they are stored (role leaf): of those whose metric, device and
-    input match one of the patterns given, and none that begins with `!`. `name` stands in metrics. One of
-    `class`, `drop`, `tags`, `deadband`, `sample` and `aggregate` at least; under a deadband a reading is left
-    out unless its value moved by more than that since the one that was stored last of its series, or `after`
-    has passed; under `sample` unless its `ts` is in another span of that length than that of the one stored
-    last. `aggregate` sends, in place of a series' readings in each `window`, what these functions make of
-    them, `late` after the window's end."""
+    """Changes readings before they are stored (role leaf). Their metric, device and input match a given
+    pattern, and none that begins with `!`. `name` is a label of metrics. A rule has at least one of `class`,
+    `drop`, `tags`, `deadband`, `sample` and `aggregate`. A deadband leaves a reading out unless its value
+    moved by more from the last stored value of its series, or `after` has passed. `sample` leaves it out
+    unless its `ts` is in another span of that length than the last stored reading. `aggregate` sends the
+    results of its functions in place of the readings of a series in each `window`, `late` after its end."""
 
     name: str = ""
     metric: str | list[str] = "*"

@@ -39,8 +39,8 @@ class Mqtt(Struct, forbid_unknown_fields=True):
 
 class Cluster(Struct, forbid_unknown_fields=True):
     """The cluster that a hub's embedded server is one of, with a hub's agent beside each (role hub); there is
-    none without `routes`. The file, of mode 0600, holds the password that all its servers show each other;
-    with a certificate, its key and the authority of all of them they also speak TLS, and each has to show a
+    none without `routes`. The file, of mode 0600, holds the password that all its servers show each other.
+    With a certificate, its key and the authority of all of them they also speak TLS. Each then has to show a
     certificate of that authority."""
 
     name: str = ""

@@ -1,7 +1,7 @@
 """Sentences of the documents are short and have a plain order; no page is excepted.
 
-A sentence ends at a full stop, question mark, semicolon or colon, and at the end of a paragraph or of an item of a list. Code, tables,
-headings and pictures are no sentences, and code within a sentence is a word of it.
+A sentence ends at a full stop, question mark, semicolon or colon, and at the end of a paragraph or an item of
+a list. Code, tables, headings and pictures are no sentences, and code within a sentence is a word of it.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def test_a_long_sentence_and_each_odd_form_are_found() -> None:
     assert long_sentences(f"Short. {'word ' * 26}ends here; short again.") != []
     assert long_sentences("* First item of a list\n* " + "word " * 20 + "\n\n" + "word " * 20) == []
     for odd in (
-        *("a leaf of which", "the user to whom", "what has come", "who may read", "nobody knows", "for it is old"),
-        *("as it was", "it stands for a name", "they are let in"),
+        *("a leaf of which", "the user to whom", "what has come", "who may read", "nobody knows"),
+        *("for it is old", "as it was", "it stands for a name", "they are let in"),
     ):
         assert odd_forms(odd), odd
     assert odd_forms("A leaf stores a reading, as it is not lost.") == []
