@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from types import TracebackType, coroutine
 from typing import Any, Final, TypeVar
 
-from tenacity import RetryCallState, Retrying, wait_exponential
-
 SPAN: Final = 0.005
 """Seconds of work after which the loop has its turn. A turn after each piece would cost more than a piece."""
 _UNDER_WAY: Final = 32
@@ -86,35 +84,32 @@ async def unless(stopping: asyncio.Event, awaited: Coroutine[Any, Any, T]) -> T 
         stop.cancel()
 
 
+_MOST_DOUBLINGS: Final = 64
+
+
 class Backoff:
     """Delays between attempts in seconds: `first` after one failure, twice as long after each further one,
     at most `longest`. With `steady` an attempt that lasted longer, by the loop's clock, was a success."""
 
     def __init__(self, first: float, longest: float, steady: float | None = None) -> None:
-        self._wait = wait_exponential(multiplier=first, max=longest)
-        self._attempt = RetryCallState(Retrying(), None, (), {})
-        self._steady = steady
+        self._first, self._longest, self._steady = first, longest, steady
         self._began = 0.0 if steady is None else loop_time()
-        self.reset()
-
-    @property
-    def failures(self) -> int:
+        self.failures = 0
         """How many delays were given since the last success."""
-        return self._attempt.attempt_number - 1
 
     def next(self) -> float:
         """The delay after one more failure."""
         if self._steady is not None and loop_time() - self._began > self._steady:
             self.reset()
-        delay = self._wait(self._attempt)
-        self._attempt.attempt_number += 1
+        delay = min(self._longest, self._first * 2.0 ** min(self.failures, _MOST_DOUBLINGS))
+        self.failures += 1
         if self._steady is not None:
             self._began = loop_time() + delay
         return delay
 
     def reset(self) -> None:
         """An attempt succeeded: begin with the first delay again."""
-        self._attempt.attempt_number = 1
+        self.failures = 0
 
 
 async def bounded_gather(ask: Callable[[Item], Awaitable[T]], items: Iterable[Item]) -> list[T]:

@@ -86,27 +86,37 @@ class Notes(Protocol):
 
 
 class RefusalReason(StrEnum):
-    """The reason of a refusal; the value is the metric label."""
+    """The reason of a refusal: the metric label, the HTTP status, and the usual seconds to a retry (None:
+    never). Each has a row in docs/what-to-do.md.
+    """
 
-    TOO_LARGE = "too_large"
-    FULL = "stream_full"
-    BUSY = "busy"
-    UNAVAILABLE = "server_away"
-    STOPPING = "stopping"
-    KEY_REUSED = "key_reused"
-    KEY_INCOMPLETE = "key_incomplete"
-    RATE = "rate_limit"
+    TOO_LARGE = "too_large", 413, None
+    FULL = "stream_full", 429, 5.0
+    BUSY = "busy", 503, 1.0
+    UNAVAILABLE = "server_away", 503, 5.0
+    STOPPING = "stopping", 503, 5.0
+    KEY_REUSED = "key_reused", 422, None
+    KEY_INCOMPLETE = "key_incomplete", 422, None
+    RATE = "rate_limit", 429, 5.0
+
+    status: int
+    retry_after: float | None
+
+    def __new__(cls, label: str, status: int, retry_after: float | None) -> RefusalReason:
+        member = str.__new__(cls, label)
+        member._value_, member.status, member.retry_after = label, status, retry_after
+        return member
 
 
 class RefusedError(Exception):
     """The chunk is not and will not be stored; its sender keeps it. `retry_after` in seconds, None
-    for never.
+    for never; by default that of the reason.
     """
 
     def __init__(self, reason: RefusalReason, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
         self.reason = reason
-        self.retry_after = retry_after
+        self.retry_after = reason.retry_after if retry_after is None else retry_after
 
 
 class UnknownOutcomeError(Exception):

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agent.contract import Exit, LeafState
-from agent.leaf.inputs.http.responses import _STATUS
 from agent.leaf.intake import RefusalReason
 from agent.leaf.link.status import LinkState
 from hub_jobs.refine.messages import QuarantineReason
@@ -53,7 +52,7 @@ def test_every_exit_code_has_a_row() -> None:
 
 def test_every_refusal_has_a_row_with_its_status() -> None:
     told = {(word, row[0][:3]) for row in rows()["answers"] for word in re.findall(r"`([^`]+)`", row[0])}
-    assert told == {(str(reason), str(_STATUS[reason])) for reason in RefusalReason}
+    assert told == {(str(reason), str(reason.status)) for reason in RefusalReason}
 
 
 def test_every_reason_of_the_tables_has_a_row() -> None:

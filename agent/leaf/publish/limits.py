@@ -200,7 +200,7 @@ class Admission:
             raise stopping()
         why = self.refusal(cls) if early else self.refusing(cls)
         if why is not None:
-            raise RefusedError(RefusalReason.UNAVAILABLE, why, 5.0)
+            raise RefusedError(RefusalReason.UNAVAILABLE, why)
 
     def refusing(self, cls: str) -> str | None:
         """Return why a class is refused now, or None."""
@@ -221,4 +221,4 @@ class Admission:
 
 def stopping() -> RefusedError:
     """Return the refusal during the stop."""
-    return RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0)
+    return RefusedError(RefusalReason.STOPPING, "the agent is stopping")

@@ -284,7 +284,7 @@ class Publisher:
         except asyncio.CancelledError:
             busy = "more is in flight than memory is set aside for"
             entry.withdrawn = True
-            self.refuse(key, entry, RefusedError(RefusalReason.BUSY, busy, 1.0))
+            self.refuse(key, entry, RefusedError(RefusalReason.BUSY, busy))
             raise
         if self.admission.stopping:
             self._budget.release(len(entry.chunk.payload))
@@ -304,7 +304,7 @@ class Publisher:
         if not joined and not entry.sent and not entry.waiter.done():
             entry.withdrawn = True
             away = "the local NATS server has not taken it in time"
-            self.refuse(key, entry, RefusedError(RefusalReason.UNAVAILABLE, away, 5.0))
+            self.refuse(key, entry, RefusedError(RefusalReason.UNAVAILABLE, away))
             self.queue.drop_withdrawn()
             # Behind others that wait for the server it may stay in the queue for long.
             entry.chunk = _NOTHING

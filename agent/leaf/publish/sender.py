@@ -191,7 +191,7 @@ class Sender:
     def abandon(self) -> None:
         """Refuse unsent drafts and end waits for batches in flight as unknown."""
         self._publisher.stop()
-        stopping = RefusedError(RefusalReason.STOPPING, "the agent is stopping", 5.0)
+        stopping = RefusedError(RefusalReason.STOPPING, "the agent is stopping")
         for sealed in self._queue.drain():
             self._refusals.unsent(sealed, stopping)
         for batch in self._in_flight:
@@ -214,7 +214,7 @@ class Sender:
         if (why := self._publisher.admission.refusal(draft.cls)) is not None:
             # What is sent to a server that can't store is of unknown outcome; what isn't is refused, or waits
             # where it was acknowledged as accepted.
-            if self._refusals.unpromised(sealed, RefusedError(RefusalReason.UNAVAILABLE, why, 5.0)):
+            if self._refusals.unpromised(sealed, RefusedError(RefusalReason.UNAVAILABLE, why)):
                 self._queue.hold_back(sealed)
             return
         if self._queue.holds_back(draft.cls):

@@ -123,7 +123,7 @@ class RuleAggregates:
         at = self._keys.now()
         key = None if request is None else self._keys.record(request, gathered.bitmap, at)
         if len(self._queue) >= MAX_OPEN:
-            raise RefusedError(RefusalReason.BUSY, "the log of aggregates is behind", 1.0)
+            raise RefusedError(RefusalReason.BUSY, "the log of aggregates is behind")
         await self._commit(TakenRecord(gathered.parts(), key, place, at))
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
@@ -209,7 +209,7 @@ class RuleAggregates:
             text = f"the log of aggregates in the state directory cannot be written: {error.strerror}"
             if isinstance(error, UnsureError):
                 raise UnknownOutcomeError(text) from None
-            raise RefusedError(RefusalReason.UNAVAILABLE, text, 5.0) from None
+            raise RefusedError(RefusalReason.UNAVAILABLE, text) from None
         self._failing.end()
         now = loop_time()
         for record in records:

@@ -58,7 +58,7 @@ class Hold:
     def add(self, count: int, *, unread: bool) -> None:
         """Hold `count` bytes more; raises `HttpError` 503 when all are in use."""
         if self._bodies.held + count > self._bodies.limit:
-            full = RefusedError(RefusalReason.BUSY, "too many bodies are under way", 1.0)
+            full = RefusedError(RefusalReason.BUSY, "too many bodies are under way")
             raise refused(full, unread=unread)
         self._bodies.held += count
         self._bytes += count

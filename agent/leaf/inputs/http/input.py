@@ -156,7 +156,7 @@ class Listener:
         self._connections.add(connection)
         if len(self._connections) <= self._limit:
             return None
-        return refused(RefusedError(RefusalReason.BUSY, f"all {self._limit} connections are in use", 1.0))
+        return refused(RefusedError(RefusalReason.BUSY, f"all {self._limit} connections are in use"))
 
     def _closed(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)

@@ -18,17 +18,6 @@ NOTHING: Final = "nothing of the request was stored"
 ATTEMPT: Final = "nothing of this attempt was stored"
 """Statement on a request whose key is unknown."""
 _MAX_REASON: Final = 300
-_RETRY_AFTER: Final = 5.0
-_STATUS: Final = {
-    RefusalReason.TOO_LARGE: 413,
-    RefusalReason.FULL: 429,
-    RefusalReason.RATE: 429,
-    RefusalReason.BUSY: 503,
-    RefusalReason.UNAVAILABLE: 503,
-    RefusalReason.STOPPING: 503,
-    RefusalReason.KEY_REUSED: 422,
-    RefusalReason.KEY_INCOMPLETE: 422,
-}
 
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -109,11 +98,9 @@ def bad_lines(error: BadLinesError) -> HttpError:
 
 def refused(error: RefusedError, *, unread: bool = False, certain: bool = False) -> HttpError:
     """Return the error for refused readings; `certain` when the core refused."""
-    status = _STATUS[error.reason]
-    headers = {}
-    if status in (429, 503):
-        wait = _RETRY_AFTER if error.retry_after is None else error.retry_after
-        headers["Retry-After"] = str(max(1, math.ceil(wait)))
+    status, headers = error.reason.status, {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     fault = str(error.reason) if status in (413, 422) else None
     nothing = ATTEMPT if error.reason is RefusalReason.KEY_INCOMPLETE else NOTHING
     return HttpError(
