@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from types import TracebackType, coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from types import TracebackType
 from typing import Any, Final, TypeVar
 
 SPAN: Final = 0.005
@@ -154,18 +154,3 @@ class Pacer:
         if time.perf_counter() >= self._due:
             await asyncio.sleep(0)
             self._due = time.perf_counter() + SPAN
-
-
-@coroutine
-def after_first_wait(work: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, None, Any]:
-    """What a coroutine does after its first wait, which came outside of a task."""
-    try:
-        while True:
-            try:
-                yield awaited
-            except BaseException as error:  # of what it awaits, or that its task is cancelled
-                awaited = work.throw(error)
-            else:
-                awaited = work.send(None)
-    except StopIteration as done:
-        return done.value

@@ -1,7 +1,7 @@
 """Recognises readings by line shape: the line with every digit replaced by 0. No I/O.
 
-Digits do not matter unless a number has leading zeros. Lines of known shapes need no decoding, which saves
-two thirds of the time.
+Digits do not matter unless a number has leading zeros. Lines of known shapes need no decoding: a request of
+500 readings takes 10 to 20 % less processor time.
 """
 
 from __future__ import annotations

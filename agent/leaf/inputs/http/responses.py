@@ -99,7 +99,7 @@ def bad_lines(error: BadLinesError) -> HttpError:
 def refused(error: RefusedError, *, unread: bool = False, certain: bool = False) -> HttpError:
     """Return the error for refused readings; `certain` when the core refused."""
     status, headers = error.reason.status, {}
-    if error.retry_after is not None:
+    if error.retry_after is not None and error.reason.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     fault = str(error.reason) if status in (413, 422) else None
     nothing = ATTEMPT if error.reason is RefusalReason.KEY_INCOMPLETE else NOTHING
