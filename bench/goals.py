@@ -100,8 +100,6 @@ AIMS: Final = (
 )
 _BESIDE: Final = "raw durable"
 """The alternative of these."""
-_DOCUMENTS: Final = {"years": "[Capacity](capacity.md#five-years), where whole passes meet the goal"}
-"""Measurements that stand in a document of their own."""
 
 
 def cause(line: Line) -> str:
@@ -116,8 +114,7 @@ def not_judged(results: Mapping[str, Kept]) -> Iterator[str]:
     that does not reach the goal of now; a line each."""
     for name in NAMES:
         if (kept := results.get(name)) is None:
-            elsewhere = f"; measured in {_DOCUMENTS[name]}" if name in _DOCUMENTS else ""
-            yield f"{name}: no result is kept{elsewhere}"
+            yield f"{name}: no result is kept"
         elif kept.absolute:
             said = f"[{name}](#{name}): kept before goals were ratios, so that only counts are judged"
             behind = "; ".join(_behind(kept))

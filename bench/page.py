@@ -19,7 +19,7 @@ ALIKE: Final = 1.1
 """A smaller difference cannot be seen on a shared machine."""
 _SWEEPS: Final = "spark-scale-"
 """So begin benchmarks whose rows stand beside another step of theirs, which is no alternative."""
-_MATRICES: Final = frozenset({"commit"})
+_MATRICES: Final = frozenset({"lines"})
 """Benchmarks whose rows, named *case: figure*, stand as a line a case and a column a figure."""
 _HEAD: Final = f"""\
 # All rows of the benchmarks

@@ -1,10 +1,9 @@
-"""By the age of the tables: a pass of each job over the lake of 1,000 leaves after a month, a year and
-five years, of which 90 days are kept, made as for [years](capacity.md#five-years), where there are
-10,000. A pass brings a tenth of a minute's readings, and each job is a whole process with the start of
-its session; `gaps` looks at two hours, and back at seven days of which `rollup` has made the windows. In
-turns over all lakes, after a turn over the first to warm up. `ingest` is not among them, because a stream
-has no age, nor `audit`: the rows of old files are not made, and what it takes on a settled past is [a
-benchmark of its own](benchmarks-all.md#audit).
+"""By the age of the tables: a pass of each job over the lake of 1,000 leaves after a month, a year and five
+years, of which 90 days are kept. A pass brings a tenth of a minute's readings, and each job is a whole
+process with the start of its session; `gaps` looks at two hours, and back at seven days of which `rollup`
+has made the windows. In turns over all lakes, after a turn over the first to warm up. `ingest` is not
+among them, because a stream has no age, nor `audit`: the rows of old files are not made, and what it takes
+on a settled past is [a benchmark of its own](benchmarks-all.md#audit).
 
 `LEAVES=10000 python -m bench spark-scale-age` for more leaves, which takes more than half an hour.
 """
@@ -19,18 +18,19 @@ from io import StringIO
 from pathlib import Path
 from typing import Final
 
+from bench.aged_lake import NOW, AgedLake, make_windows
 from bench.job_process import JobRun, run_job
 from bench.result import Result, rounds
 from bench.sweeps import Goals, Runs, Step, rows
-from bench.years import KEPT_DAYS, MONTH, PASS_READINGS, SLOWER
-from bench.years_lake import NOW, AgedLake
-from bench.years_leaf import YEAR
-from bench.years_windows import make_windows
 
 _LEAVES: Final = 1_000
-_AGES: Final = (MONTH, YEAR, 5 * YEAR)
+_AGES: Final = (30, 365, 5 * 365)
+"""In days."""
+_KEPT_DAYS: Final = 90
+"""`maintain --keep`."""
+_PASS_READINGS: Final = 6
 _ROUNDS: Final = 2
-_GOALS: Final = Goals(time=SLOWER, memory=1.25)
+_GOALS: Final = Goals(time=1.2, memory=1.25)
 """Beside a month."""
 
 
@@ -45,7 +45,7 @@ def run() -> Result:
             print(step.name, flush=True)
             with result.part(step.name):
                 directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="petiole-bench-"))
-                lake = AgedLake(Path(directory), leaves, days, min(days, KEPT_DAYS), PASS_READINGS)
+                lake = AgedLake(Path(directory), leaves, days, min(days, _KEPT_DAYS), _PASS_READINGS)
                 with redirect_stdout(StringIO()):
                     lake.make()
                     make_windows(lake, leaves)

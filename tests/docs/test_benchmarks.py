@@ -1,6 +1,6 @@
 """What the benchmarks count and say: the rows of the link; what is lost and doubled among peers, and how
-RELP is spoken; and months of what `years` plays for years, by counts: what a leaf and the registrar keep
-stops growing. Of the lake's tables `tests/unit/hub_jobs/tables/` tells it (`test_log.py`,
+RELP is spoken; and months of a leaf and a registrar with a driven clock, by counts: what they keep stops
+growing. Of the lake's tables `tests/unit/hub_jobs/tables/` tells it (`test_log.py`,
 `test_seen.py`)."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from bench.relink_rows import OURS, Fault, Measured, rows
 from bench.relink_watch import Trace
 from bench.result import Row
 from bench.rsyslog import Relp
-from bench.years_hub import Hub
-from bench.years_leaf import DOMAIN, Leaf
+from tests.harness.aged_hub import Hub
+from tests.harness.aged_leaf import DOMAIN, Leaf
 
 HUB = Fault("hub SIGKILL", "hub", 3.0)
 

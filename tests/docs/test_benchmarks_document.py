@@ -122,7 +122,7 @@ def test_a_benchmark_without_a_judged_result_is_named_with_the_rows_that_do_not_
     path.write_text(json.dumps(found))
     built(tmp_path, Row("rate", 1, "1/s"))
     made = section(site_pages(read_all(tmp_path))[ALL], "## Goals not judged").splitlines()
-    assert "- commit: no result is kept" in made
+    assert "- lines: no result is kept" in made
     (relink,) = [line for line in made if "#relink" in line]
     assert (
         f"**Not reached:** {slow}: caught up after link-up, p50: 3 s (raw durable, left alone: 2)" in relink
@@ -230,7 +230,7 @@ def test_a_failed_row_stands_on_the_page_with_its_reason_and_a_whole_result_is_w
 
 def test_rows_of_a_table_stand_as_a_line_a_case(tmp_path: Path) -> None:
     rows = [Row(f"{case}: {what}", 5, "ms") for case in ("10 a second", "100") for what in ("p50", "p99")]
-    built(tmp_path, *rows[:3], name="commit")
+    built(tmp_path, *rows[:3], name="lines")
     page = site_pages(read_all(tmp_path))[ALL]
     assert "|  | p50 (ms) | p99 (ms) |\n| --- | --- | --- |\n| 10 a second | 5 | 5 |\n| 100 | 5 |  |" in page
 

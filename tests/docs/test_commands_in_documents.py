@@ -106,7 +106,7 @@ def test_the_tests_that_make_runs_are_there() -> None:
 
 
 def test_a_benchmark_in_a_document_exists() -> None:
-    found = [m for page in PAGES for m in re.findall(r"python -m bench ([a-z][a-z0-9-]+)", page.read_text())]
+    found = [m for page in PAGES for m in re.findall(r"make bench NAME=([a-z][a-z0-9-]+)", page.read_text())]
     assert found
     assert set(found) <= set(NAMES)
 

@@ -1,23 +1,23 @@
-"""The lake of ten thousand leaves at an age, and a pass of each job over it.
+"""The lake of many leaves at an age.
 
 What a job's pass costs by the age of a lake is what it must look through: the files that a table names, the
 entries of its log, and the runs in `seen`. All three are made in their true number. The rows are not: an old
 file is a link to one small file, and its entry in the log says the size, the sequences and the times that a
 file of this age has. Files are committed by the tables' own commit; the entries of a log between two of its
 checkpoints, which change no file, are copies of such a commit.
+
+The windows of `rollup` of the days and hours at which `gaps` looks back are made in their true number, of
+every series of the newest readings; older hours, and minutes, are links.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,20 +25,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.contract import Exit, aggregate, new_run
+from agent.contract import aggregate, new_run
 from bench import lake as lakes
 from hub_jobs.ingest.bronze import StreamOrigin, bronze_rows
-from hub_jobs.maintain import run as maintain
 from hub_jobs.refine import clock_corrections, plan, task
 from hub_jobs.refine.task import RefinePart
-from hub_jobs.rollup import run as rollup
 from hub_jobs.tables import seen, seen_files, stream_history
 from hub_jobs.tables.commits import ROLLED_UP
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import PartFile, PartWriter
 from hub_jobs.tables.places import Place
-from hub_jobs.tables.scan import file_paths, latest, rows
-from hub_jobs.tables.schemas import SEEN
+from hub_jobs.tables.scan import rows
+from hub_jobs.tables.schemas import ROLLUP, SEEN, TIME
 from hub_jobs.tables.stream_history import StreamHistory
 
 CLASSES: Final = 5
@@ -64,59 +62,15 @@ _PASS_BATCHES: Final = 10_000
 _BATCH: Final = 10
 _FILES_A_COMMIT: Final = 1_000
 _CORES: Final = 2
-
-
-@dataclass(slots=True)
-class Aged:
-    """What was measured of a lake at an age."""
-
-    days: int
-    kept: int
-    seconds: dict[str, float] = field(default_factory=dict)
-    """CPU-seconds of the process by job: others may use the machine meanwhile."""
-    counts: dict[str, int] = field(default_factory=dict)
-
-
-def measured(lake: Path, leaves: int, days: int, kept: int, passes: int = 3) -> Aged:
-    """Make a lake (`AgedLake`), and run each job's pass some times: but for the first the median counts."""
-    found = Aged(days, kept)
-    work = AgedLake(lake, leaves, days, kept)
-    work.make()
-    jobs: dict[str, Callable[[], None]] = {
-        "ingest, without reading the stream": work.ingest,
-        "refine, without decoding": work.refine,
-        "rollup, without making windows": work.rollup,
-        "gaps, without reading": work.gaps,
-        "maintain": work.maintain,
-    }
-    taken: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(passes):
-        work.next()
-        for name, job in jobs.items():
-            began = time.process_time()
-            with redirect_stdout(StringIO()):
-                job()
-            taken[name].append(time.process_time() - began)
-    found.seconds = {name: float(np.median(values[1:] or values)) for name, values in taken.items()}
-    found.counts = counts(lake)
-    return found
-
-
-def counts(lake: Path) -> dict[str, int]:
-    """What the tables come to: files that they name, entries and the largest file of a log, and of `seen`
-    its files, rows and bytes."""
-    logs = {path: path.stat().st_size for path in lake.glob("*/_delta_log/*") if path.is_file()}
-    seen = ensure_table(lake, "seen")
-    entries = pa.table(seen.delta.get_add_actions(flatten=True))
-    return {
-        "files of bronze": len(ensure_table(lake, "bronze").delta.file_uris()),
-        "log entries of bronze": sum(path.parts[-3] == "bronze" for path in logs),
-        "bytes of the largest log file": max(logs.values()),
-        "bytes of all logs": sum(logs.values()),
-        "rows of seen": sum(entries["num_records"].to_pylist()),
-        "bytes of seen": sum(entries["size_bytes"].to_pylist()),
-        "bytes of the largest file of seen": max(entries["size_bytes"].to_pylist()),
-    }
+_SERIES: Final = ["domain", "device", "metric", "tags"]
+_LOOK_BACK: Final = timedelta(days=10)
+"""A file of old hours; of these `gaps` looks back at seven."""
+_MADE: Final = {
+    "rollup_1m": (timedelta(minutes=1), 1, 4.0),
+    "rollup_1h": (timedelta(hours=1), _LOOK_BACK // timedelta(hours=1), 0.1),
+    "rollup_1d": (timedelta(days=1), _LOOK_BACK // timedelta(days=1), 0.0),
+}
+"""The length of a window, how many there are of each series, and files a day of older ones."""
 
 
 class AgedLake:
@@ -200,23 +154,6 @@ class AgedLake:
         known.save(self._lake, planned.after)
         clock_corrections.save(self._lake, clocks, planned.after)
 
-    def rollup(self) -> None:
-        """How rollup finds the hours to make again, and says that they are made."""
-        readings, last = ensure_table(self._lake, "readings"), ensure_table(self._lake, "rollup_1d")
-        if not rollup.touched(readings, last.offset(ROLLED_UP)):
-            raise RuntimeError("rollup does not see what refine committed")
-        last.commit([], {ROLLED_UP: readings.delta.version()})
-
-    def gaps(self) -> None:
-        """How gaps finds the files of the last day, and of seven before."""
-        readings = ensure_table(self._lake, "readings")
-        newest = latest(readings, "arrived")
-        if not file_paths(readings, [("ts", ">=", newest - timedelta(days=8)), ("ts", "<", newest)]):
-            raise RuntimeError("gaps finds no file of the last days")
-
-    def maintain(self) -> None:
-        _well(maintain.main(["--lake", str(self._lake)]))
-
     def age(self, name: str, a_day: float, days: float, newest: timedelta = timedelta()) -> None:
         """Give a table its old files of so many days, but for the `newest`: links to one that it has."""
         table = ensure_table(self._lake, name)
@@ -295,6 +232,33 @@ def _older(stats: dict[str, Any], at: int, number: int, sequences: int, a_day: f
     return {**stats, **bounds}
 
 
-def _well(code: Exit) -> None:
-    if code != Exit.WELL:
-        raise RuntimeError(f"a job ended with {code}")
+def make_windows(lake: AgedLake, leaves: int) -> None:
+    """Make the windows of all days of a lake, for no option deletes windows."""
+    series = _series(lake)
+    for name, (length, number, a_day) in _MADE.items():
+        count = round(length.total_seconds()) * leaves // series.num_rows
+        table = ensure_table(lake.path, name)
+        with PartWriter(lake.path, name) as writer:
+            for at in range(1, 1 + number):
+                writer.write(_windows(series, NOW - at * length, length, count))
+        table.commit(writer.files, {})
+        if a_day:
+            lake.age(name, a_day, lake.days, _LOOK_BACK)
+
+
+def _series(lake: AgedLake) -> pa.Table:
+    """A row a series, which a device and a metric tell here."""
+    readings = rows(ensure_table(lake.path, "readings"), _SERIES, [("arrived", ">=", NOW)])
+    names = pc.binary_join_element_wise(*(readings[name] for name in _SERIES[:-1]), "/")
+    _, first = np.unique(names.to_numpy(), return_index=True)
+    return readings.take(first)
+
+
+def _windows(series: pa.Table, began: datetime, length: timedelta, count: int) -> pa.Table:
+    """One window of each series."""
+    moments = {"window": began, "first_ts": began, "last_ts": began + length - timedelta(seconds=1)}
+    given = {name: pa.repeat(pa.scalar(moment, TIME), series.num_rows) for name, moment in moments.items()}
+    given |= {name: series[name] for name in _SERIES}
+    given["count"] = pa.repeat(count, series.num_rows)
+    columns = [given.get(field.name, pa.nulls(series.num_rows, field.type)) for field in ROLLUP]
+    return pa.table(columns, schema=ROLLUP)

@@ -13,7 +13,7 @@ from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import LeafCollector, shown_leaves
 from agent.hub.registrar.records import AggregateRef, admitted, encode, refusal
 from agent.hub.registrar.status import KnownFleet
-from bench.years_leaf import CLASSES
+from tests.harness.aged_leaf import CLASSES
 
 MONTHS_A_YEAR: Final = 12
 _MONTH: Final = 30 * 86_400.0
