@@ -157,22 +157,16 @@ class MirrorController:
         remote: RemoteStream,
         action: StreamAction,
     ) -> None:
-        log.warning("declared link", stream=copy.name, doing=action)
         if action != "update":
             self._comparison.forget(copy.name)
         if action == "recreate":
             await js.api(f"STREAM.DELETE.{copy.name}")
         if local is None or action == "recreate":
             await js.api(f"STREAM.CREATE.{copy.name}", copy.made(remote.created))
-            return
-        config = merged(local.config, copy.stream())
-        if copy.kind == "mirror":
-            origin = local.origin_created or remote.created
-            config["metadata"] = config["metadata"] | ({ORIGIN_METADATA: origin} if origin else {})
         else:
-            present = {key_of(entry): entry for entry in local.config.get("sources") or []}
-            config |= _sources([present.get(origin.key) or origin.entry() for origin in copy.origins])
-        await js.update_stream(config)
+            await js.update_stream(_updated(copy, local, remote))
+        # What fails is tried at each look, and its reason is the link's sentence, which is logged once.
+        log.warning("declared link", stream=copy.name, doing=action)
 
     async def _nudge(
         self,
@@ -261,3 +255,15 @@ def required_permissions(copies: Iterable[Declared], rights: Iterable[LinkRights
 def _sources(entries: list[dict[str, Any]]) -> dict[str, Any]:
     # Without a source the server gives the stream its own name as subject, and a window of duplicates.
     return {"sources": entries, "subjects": [], "duplicate_window": 0} if entries else {"sources": []}
+
+
+def _updated(copy: Declared, local: LocalStream, remote: RemoteStream) -> dict[str, Any]:
+    """The configuration of a stream that is here, as it is declared."""
+    config = merged(local.config, copy.stream())
+    if copy.kind == "mirror":
+        origin = local.origin_created or remote.created
+        config["metadata"] = config["metadata"] | ({ORIGIN_METADATA: origin} if origin else {})
+    else:
+        present = {key_of(entry): entry for entry in local.config.get("sources") or []}
+        config |= _sources([present.get(origin.key) or origin.entry() for origin in copy.origins])
+    return config

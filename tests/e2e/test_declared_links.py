@@ -14,9 +14,11 @@ from typing import Any
 import nats.errors
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from agent import config as settings
 from agent.config import Config, Transform
+from agent.config.mirrors import declared
 from agent.hub.leadership import Leadership, LeadJetStream
 from agent.hub.registrar.metrics import LeadMetrics
 from agent.jetstream import UnavailableError
@@ -63,6 +65,19 @@ async def test_a_mirror_of_the_hubs_stream_flows_into_a_leaf(tmp_path: Path) -> 
                 1,
                 0,
             )
+
+
+async def test_a_mirror_that_has_no_room_says_so_once(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, "edge-1") as servers:
+        await servers.ends["hub"].make("PLANS", "plans.>")
+        config = leaf_mirror(max_bytes=settings.Size(2**60))
+        with capture_logs() as logs:
+            async with at(servers.leaves["edge-1"], config) as one:
+                assert "cannot be kept here" in await one.is_in(MIRROR, "refused")
+                for _ in range(3):
+                    await one.links._reconcile(servers.ends["edge-1"].nc, declared(config)[0])
+        said = [str(log) for log in logs if "PLANS" in str(log)]
+        assert len(said) == len(set(said)), said
 
 
 async def test_a_hub_mirrors_and_gathers_the_streams_of_leaves(tmp_path: Path) -> None:
