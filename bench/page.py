@@ -26,7 +26,7 @@ _HEAD: Final = f"""\
 
 The ten that matter most are in [Proof](proof.md#benchmarks). `make docs` makes this page from the results in
 `bench/results/`; every figure here is a kept figure.
-`make bench NAME=ingest` runs a benchmark and writes `build/bench/ingest.json`; `make bench-report` keeps each
+`make bench NAME=ingest` runs a benchmark and writes `build/bench/ingest.json`; `make bench KEEP=1` keeps each
 newer result and writes the table of Proof. `ROUNDS=2 make bench NAME=small,peers` plays fewer
 rounds than five.
 

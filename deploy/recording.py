@@ -1,5 +1,5 @@
 """python -m deploy.recording PICTURE TITLE COMMAND…: runs a command in a terminal and draws what it says,
-line by line as it came, as an animated picture (`make recording`).
+line by line as it came, as an animated picture (`make docs WRITE=recording`).
 
 The times are those of the run, divided by `SPEED`. Where a picture is not animated, or its reader asked for
 less motion, all lines are there from the beginning. It imports nothing of the agent.

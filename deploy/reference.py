@@ -27,7 +27,7 @@ PAGE: Final = ROOT / "docs" / "configuration.md"
 SENTENCES: Final[dict[str, dict[str, str]]] = tomllib.loads((ROOT / "deploy" / "reference.toml").read_text())
 _HEAD: Final = """# Configuration
 
-Every key of the agent's configuration file, made from its types (`make reference`).
+Every key of the agent's configuration file, made from its types (`make docs WRITE=reference`).
 [config.example.toml](../config.example.toml) has all keys.
 `petiole check` names all problems of a file at once.
 

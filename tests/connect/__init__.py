@@ -1,1 +1,1 @@
-"""Jobs on a server of Spark Connect, by `make test-connect`."""
+"""Jobs on a server of Spark Connect, by `make test SUITE=connect`."""

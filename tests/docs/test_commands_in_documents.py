@@ -23,6 +23,7 @@ INLINE = re.compile(r"`((?:petiole|make) [^`\n]+)`")
 OF_SHELL = re.compile(r"[|;&>]+")
 UsageError: Any = typer.BadParameter.__base__
 """Of the click that this typer stands on, which may be its own."""
+SUITES = re.findall(r"^SUITE_([a-z-]+) =", (ROOT / "Makefile").read_text(), re.MULTILINE)
 JOB = re.compile(r"\bhub_jobs[./](\w+)|\bJOBS/(\w+)|(?<!-)\bjobs/(\w+)")
 
 
@@ -93,14 +94,18 @@ def test_what_is_asked_of_make_in_a_document_is_made() -> None:
         for arguments in shown(page, "make"):
             asked = {word for word in arguments if re.fullmatch(r"[a-z-]+", word)}
             assert asked <= targets, page.name
+            assert {word[6:] for word in arguments if word.startswith("SUITE=")} <= set(SUITES), page.name
 
 
 def test_the_tests_that_make_runs_are_there() -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    planned = subprocess.run(
-        ["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    named = set(re.findall(r"\btests/[\w/]+(?:\.py)?", planned.stdout))
+    planned = [targets, *(["test", f"SUITE={suite}"] for suite in SUITES)]
+    named = set[str]()
+    for asked in planned:
+        done = subprocess.run(
+            ["make", "--dry-run", *asked], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        named |= set(re.findall(r"\btests/[\w/]+(?:\.py)?", done.stdout))
     assert len(named) > 10
     assert [name for name in named if not (ROOT / name).exists()] == []
 

@@ -15,7 +15,7 @@ from deploy import reference
 
 
 def test_the_document_is_that_of_the_types() -> None:
-    assert reference.PAGE.read_text() == reference.page(), "run `make reference`"
+    assert reference.PAGE.read_text() == reference.page(), "run `make docs WRITE=reference`"
 
 
 def test_every_key_has_a_row_with_a_sentence_and_every_table_a_heading() -> None:

@@ -55,7 +55,7 @@ other work, so times are upper bounds.
 
 To run one: `make faults CASE="the agent of a leaf is killed"`; with `SEED=7` where chance orders the
 faults. Cases that need a network or a disk of their own need root. All of them take well over an hour:
-`make faults`, then `make faults-page`.
+`make faults`, then `make faults KEEP=1`.
 
 ![Each case at the time that it took to recover](images/faults.svg)
 

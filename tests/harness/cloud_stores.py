@@ -155,7 +155,7 @@ def azurite(directory: Path) -> Iterator[tuple[dict[str, str], StoreFaults]]:
     """Azurite with an account of its own."""
     node = shutil.which("node")
     if node is None or not _AZURITE.exists():
-        pytest.skip("Azurite is missing; install npm and run: make test-lakes")
+        pytest.skip("Azurite is missing; install npm and run: make test SUITE=lakes")
     port = free_port()
     command = [node, str(_AZURITE), "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     command += ["--location", str(directory / "objects"), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
@@ -191,7 +191,7 @@ def azurite(directory: Path) -> Iterator[tuple[dict[str, str], StoreFaults]]:
 def google(directory: Path) -> Iterator[tuple[dict[str, str], StoreFaults]]:
     """fake-gcs-server, with what it lacks of the XML API before it. It asks for no credential."""
     if not _FAKE_GCS.exists():
-        pytest.skip("fake-gcs-server is missing; install Go and run: make test-lakes")
+        pytest.skip("fake-gcs-server is missing; install Go and run: make test SUITE=lakes")
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     command = [str(_FAKE_GCS), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]

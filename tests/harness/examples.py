@@ -1,7 +1,8 @@
 """How many examples are played of what costs most: of state machines, and of properties whose examples take
 about a second of CPU or more. `make test` plays a share of them, the same in every run, and of the machines
-new ones too, each batch under a seed by which it is played again. `EXAMPLES=all` (`make properties`) plays
-all of them, and `EXAMPLES=5000` (`make models`) so many new ones of each machine."""
+new ones too, each batch under a seed by which it is played again. `EXAMPLES=all` (`make test
+SUITE=properties`) plays all of them, `EXAMPLES=5000` (`make test SUITE=models`) so many new ones of each
+machine."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Lakes in stores other than S3, by `make test-lakes`."""
+"""Lakes in stores other than S3, by `make test SUITE=lakes`."""

@@ -1,6 +1,6 @@
 """What Spark, a lake in an object store and the reports keep of whoever has a secret: plans, event log,
-checkpoints, errors, logs, tables. In `make test-security`; what a single read and job keep is looked at in
-tests/spark."""
+checkpoints, errors, logs, tables. In `make test SUITE=security`; what a single read and job keep is looked at
+in tests/spark."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keyed]:
 @pytest.fixture
 def lakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: Keyed) -> Iterator[list[ObjectPath]]:
     """Lakes in object stores that take the planted keys, which are in the environment alone: in S3, and at
-    Azure and Google where `make test-lakes` has fetched what imitates them."""
+    Azure and Google where `make test SUITE=lakes` has fetched what imitates them."""
     with ExitStack() as stack:
         environment = stack.enter_context(imitation(tmp_path))
         keys = {"AWS_ACCESS_KEY_ID": "petiole", "AWS_SECRET_ACCESS_KEY": keyed.planted["store"]}
@@ -124,7 +124,7 @@ def lakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: Keyed) -> Iter
         yield found
 
 
-@pytest.mark.skipif(not WHOLE, reason="in `make test-security`")
+@pytest.mark.skipif(not WHOLE, reason="in `make test SUITE=security`")
 @pytest.mark.timeout(1800)
 def test_no_secret_is_in_what_spark_a_lake_and_the_reports_keep(
     keyed: Keyed,

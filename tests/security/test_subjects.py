@@ -1,8 +1,8 @@
 """Every subject in the name of everybody, for real: what gets through is what is written down, and what is
 written down holds what it must.
 
-With `PETIOLE_WRITE=1` (`make security-table`) what is found is written down, in `allowed.json` and
-`allowed.md`.
+With `PETIOLE_WRITE=1` (`make test SUITE=security WRITE=1`) what is found is written down, in `allowed.json`
+and `allowed.md`.
 """
 
 from __future__ import annotations
@@ -201,13 +201,13 @@ async def test_nothing_gets_through_but_what_is_written_down(tmp_path: Path) -> 
     if WRITES:
         write(seen, EVERY)
     elif await version_of(find_binary()) == TABLE_SERVER:
-        assert seen == expected, "after a wanted change: make security-table, and read what changed"
+        assert seen == expected, "after a wanted change: make test SUITE=security WRITE=1"
     else:
         assert _ways(seen) <= _ways(expected), "a newer server lets more through than the table states"
 
 
 def test_the_document_shows_what_is_written_down() -> None:
-    assert documented() == document(read(), EVERY), "make security-table"
+    assert documented() == document(read(), EVERY), "make test SUITE=security WRITE=1"
 
 
 def test_whatever_jetstream_can_be_asked_is_tried() -> None:

@@ -95,7 +95,7 @@ def test_the_kept_cases_that_a_report_lacks_stay_in_their_place() -> None:
 
 def test_the_table_in_the_documents_is_what_the_kept_results_give() -> None:
     cases, rounds = kept()
-    assert marked(PROOF.read_text(), "faults") == table(by_theme(cases), rounds), "make faults-page"
+    assert marked(PROOF.read_text(), "faults") == table(by_theme(cases), rounds), "make faults KEEP=1"
 
 
 def test_without_a_report_the_kept_results_and_the_table_stay(
