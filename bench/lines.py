@@ -8,7 +8,7 @@ leaf, more than the line carries. *Goodput* is what the hub holds of it, distinc
 in payload bytes a second, when the line is cut at the end of the run or when all has come. The yardstick is
 plain TCP over the same line, which dials again at once and goes on where the hub is. *Crossed* are the bytes
 that reached the hub's end meanwhile, without segments that TCP itself repeated, beside the payload that the
-hub holds. Then the line is cleared, and pieces that are lost, or doubled in the hub's stream before a job has
+hub holds. Then the line is cleared. Pieces that are lost, or doubled in the hub's stream before a job has
 dropped repeats, are counted.
 
 A piece is what the line carries in 50 ms, 500 bytes at least and 16 kB at most; a request to Petiole holds
@@ -36,7 +36,7 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
-from bench import line_sides
+from bench import line_others, line_sides
 from bench.line_sides import Opened, Side, Way
 from bench.result import Against, Result, Row, measuring
 from tests.faults.tools.line import Line, Quality, Windows, line, missing
@@ -47,12 +47,12 @@ ROUND_TRIPS: Final = (0.02, 0.3, 0.8)
 WINDOWS: Final = (0.0, 5.0, 7.0, 14.0, 60.0)
 LOSSES: Final = (0.0, 1.0, 5.0)
 OURS: Final = "Petiole"
-LINE: Final = "plain TCP that goes on where it was"
+YARDSTICK: Final = "plain TCP that goes on where it was"
 SIDES: Final[Mapping[str, Opened]] = {
     OURS: line_sides.petiole,
     "raw source": line_sides.raw,
-    "rsync": line_sides.rsync,
-    "MQTT bridge": line_sides.bridge,
+    "rsync": line_others.rsync,
+    "MQTT bridge": line_others.bridge,
 }
 _GOAL_LINE, _GOAL_OTHERS, _GOAL_CROSSED = 0.8, 1.0, 1.1
 _DOWN_SECONDS: Final = 1.0
@@ -191,11 +191,11 @@ async def _play_all(result: Result, cells: Sequence[Cell], sides: Sequence[str])
 async def _play_cell(result: Result, cell: Cell, sides: Sequence[str], found: dict[str, Outcome]) -> None:
     """The yardstick first, for the backlog follows from it."""
     count = int(_MOST_BYTES / cell.piece)
-    for name, opened in {LINE: line_sides.tcp, **{name: SIDES[name] for name in sides}}.items():
+    for name, opened in {YARDSTICK: line_others.tcp, **{name: SIDES[name] for name in sides}}.items():
         with result.part(f"{cell.name}: {name}"):
             outcome = found[name] = await play(cell, opened, count)
             print(f"{cell.name}: {name}: {outcome.goodput / 1e3:.4g} kB/s, {outcome}", flush=True)
-            if name == LINE:
+            if name == YARDSTICK:
                 count = min(count, max(_LEAST, math.ceil(outcome.stored * _MORE / cell.piece)))
 
 
@@ -242,22 +242,22 @@ async def _arrives(side: Side, count: int, seconds: float) -> None:
 def rows(cell_: Cell, found: Mapping[str, Outcome]) -> list[Row]:
     """The yardstick beside the rate; Petiole's goodput beside the yardstick's and each alternative's; what
     crossed; what is lost and doubled."""
-    cell, ours, yardstick = cell_.name, found.get(OURS), found.get(LINE)
+    cell, ours, yardstick = cell_.name, found.get(OURS), found.get(YARDSTICK)
     made = []
     for name, outcome in found.items():
         goodput = outcome.goodput / 1e3
-        if name == LINE:
+        if name == YARDSTICK:
             nominal = Against("the rate, while it is up", cell_.rate * cell_.share_up / 1e3)
-            made.append(Row(f"{cell}: {LINE}", goodput, "kB/s", against=nominal))
+            made.append(Row(f"{cell}: {YARDSTICK}", goodput, "kB/s", against=nominal))
             continue
         if yardstick is not None:
             goal = _GOAL_LINE if name == OURS else None
-            against = Against(LINE, yardstick.goodput / 1e3)
+            against = Against(YARDSTICK, yardstick.goodput / 1e3)
             made.append(Row(f"{cell}: {name}", goodput, "kB/s", goal, against))
         if name != OURS and ours is not None:
             against = Against(name, goodput)
             made.append(Row(f"{cell}: {OURS}", ours.goodput / 1e3, "kB/s", _GOAL_OTHERS, against))
-        stored = Against("payload that the hub holds", outcome.stored / 1e3)
+        stored = Against("payload that the hub holds", max(1, outcome.stored) / 1e3)
         goal = _GOAL_CROSSED if name == OURS else None
         made.append(Row(f"{cell}: {name}, crossed", outcome.crossed / 1e3, "kB", goal, stored, least=True))
         must = 0 if name == OURS else None

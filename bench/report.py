@@ -13,7 +13,7 @@ from bench.charts import beside
 from bench.kept import DIRECTORY, Kept, read, read_all
 from bench.page import ALL, page
 from bench.result import BUILT
-from bench.summary import answers, missed, proof
+from bench.summary import answers, missed, over_lines, proof
 from tests.harness.marked import with_marked
 
 PROOF: Final = Path(__file__).parent.parent / "docs" / "proof.md"
@@ -51,7 +51,9 @@ def keep(built: Path, kept: Path) -> dict[str, str]:
 def main() -> int:
     for name, what in keep(BUILT, DIRECTORY).items():
         print(f"{name}: {what}")
-    PROOF.write_text(with_marked(PROOF.read_text(), "benchmarks", proof(ordered(read_all()))))
+    results = ordered(read_all())
+    page = with_marked(PROOF.read_text(), "benchmarks", proof(results))
+    PROOF.write_text(with_marked(page, "lines", over_lines(results.get("lines"))))
     print(f"written: {PROOF}")
     return 0
 

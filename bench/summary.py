@@ -10,6 +10,7 @@ from typing import Final
 
 from bench.goals import cause, not_judged
 from bench.kept import Kept, Line, figure
+from bench.lines import OURS, SIDES, YARDSTICK
 from bench.page import ALIKE, goals_of, listed, missed_goals, table
 
 
@@ -151,6 +152,24 @@ def proof(results: Mapping[str, Kept]) -> str:
     told = f"{sum(bad for *_, bad in counts)} of {sum(goals for _, goals, _ in counts)} goals are missed"
     rows = table(("", "Petiole", "beside it", "", "from"), (one.cells() for one in answers(results)))
     return f"{rows}\n{told}" + (":\n\n" + "".join(missed) if missed else ".\n")
+
+
+def over_lines(kept: Kept | None) -> str:
+    """The table of the benchmark `lines`: goodput as a share of the yardstick's, and the bytes of Petiole's
+    that crossed, as a multiple of the payload that the hub holds. Empty without a result."""
+    cells: dict[str, dict[str, str]] = {}
+    for line in kept.lines if kept else ():
+        cell, _, name = line.what.partition(": ")
+        found = cells.setdefault(cell, {})
+        if name == YARDSTICK:
+            found[name] = f"{line.value_text()} kB/s"
+        elif line.beside == YARDSTICK:
+            found[name] = line.times_text()
+        elif name == f"{OURS}, crossed":
+            found[name] = line.times_text() if (line.other or 0) >= 0.1 else "nothing arrived"
+    names = (YARDSTICK, *SIDES, f"{OURS}, crossed")
+    rows = ((cell, *(found.get(name, "not run") for name in names)) for cell, found in cells.items())
+    return table(("line", *names), rows) if cells else ""
 
 
 def missed(results: Mapping[str, Kept]) -> str:

@@ -20,7 +20,7 @@ from bench.measured import Measured
 from bench.page import ALL, described
 from bench.report import keep, ordered, site_pages
 from bench.result import Against, Failed, Result, Row, UnfinishedError, interleaved, measuring
-from bench.summary import QUESTIONS, answers, linked, proof
+from bench.summary import QUESTIONS, answers, linked, over_lines, proof
 from tests.harness.marked import marked
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,9 @@ def section(page: str, head: str) -> str:
 
 def test_the_table_in_the_documents_is_what_the_kept_results_give() -> None:
     page = (ROOT / "docs" / "proof.md").read_text()
-    assert marked(page, "benchmarks") == proof(ordered(read_all())), "make bench KEEP=1"
+    results = ordered(read_all())
+    assert marked(page, "benchmarks") == proof(results), "make bench KEEP=1"
+    assert marked(page, "lines") == over_lines(results.get("lines")), "make bench KEEP=1"
 
 
 def test_every_kept_result_is_of_a_benchmark_and_every_benchmark_says_what_it_measures() -> None:
