@@ -35,7 +35,8 @@ from agent.leaf.inputs.formats.ndjson import (
     decode_array_slices,
     decode_slices,
 )
-from agent.leaf.inputs.http.bodies import UnpackedTooLargeError, allowance, unpack_parts
+from agent.leaf.inputs.http.bodies import UnpackedTooLargeError, unpack_parts
+from agent.leaf.inputs.http.limits import line_limits
 from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport
 from agent.leaf.inputs.http.otlp.logs import LogsExport
 from agent.leaf.inputs.http.otlp.parse import Export
@@ -383,13 +384,13 @@ def pieces(name: str, came: bytes, encoding: str, sizes: list[int]) -> Iterator[
     parts = [came]
     if encoding:
         parts = []
-        for part in unpack_parts(came, encoding, allowance(len(came), LIMIT)):
+        for part in unpack_parts(came, encoding, line_limits(LIMIT).of(len(came)).body):
             parts.append(part)
             sizes.append(len(part))
             yield 0
     else:
         sizes.append(len(came))
-    yield from PARSERS[name](b"".join(parts), allowance(len(came), LIMIT))
+    yield from PARSERS[name](b"".join(parts), line_limits(LIMIT).of(len(came)).body)
 
 
 def cost(name: str, came: bytes, encoding: str) -> Cost:

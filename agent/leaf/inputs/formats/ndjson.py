@@ -27,8 +27,6 @@ MAX_LISTED: Final = 100
 """Bad lines listed with reason."""
 MAX_COUNTED: Final = 10_000
 """Bad lines after which counting stops, to bound time."""
-MAX_ARRAY_BYTES: Final = 2**20
-"""Largest JSON array, which is decoded at once and may need many times its size."""
 _JOINED_AT_ONCE: Final = 2**15
 """Array elements joined at once, 80 bytes each."""
 _SLICE: Final = 64 * 1024
@@ -129,7 +127,7 @@ def split_slices(body: bytes, domain: str, now_ns: int) -> Iterator[tuple[Decode
 
 
 def decode_array_slices(body: bytes, domain: str, now_ns: int) -> Iterator[Decoded]:
-    """Validate a JSON array or one reading of at most `MAX_ARRAY_BYTES`, in parts as `decode_slices`.
+    """Validate a JSON array or one reading of at most 1 MiB, in parts as `decode_slices`.
 
     Raises `BadLinesError` with elements from 1 (1 also for invalid JSON).
     """

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import zstandard
 
 from agent.base.wait import Pacer
+from agent.leaf.inputs.http.limits import LEAST, MAX_RATIO
 from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import HttpError, at_fault, refused
 from agent.leaf.intake import RefusalReason, RefusedError
@@ -23,11 +24,6 @@ _ZSTD_STEP: Final = 256
 """Bytes fed to zstd at a time. A block of four bytes may hold 128 KiB, so a step yields at most 8 MiB."""
 _ZSTD_WINDOW: Final = 8 * 2**20
 """What every decoder must support (RFC 8878, 3.1.1.1.2); a larger one is memory at the sender's choice."""
-MAX_RATIO: Final = 200
-"""What a body may unpack to, and what its readings may be, in bytes for each that came: readings that are
-alike pack to a hundredth at zstd level 3, and to a hundred-and-fiftieth at level 19."""
-LEAST: Final = 2**20
-"""Bytes that any body may unpack to."""
 _MAX_FRAMES: Final = 4096
 """An empty frame of zstd is nine bytes, and costs as much as one of a kilobyte."""
 
@@ -82,12 +78,11 @@ def dense(subject: str) -> HttpError:
     return at_fault(413, "too_large", f"{text}readings at a time", unread=False)
 
 
-async def unpacked(body: bytes, head: RequestHead, hold: Hold, room: int) -> Body:
-    """A body as its sender meant it; its readings may have `room` bytes. Raises `HttpError`."""
-    allowed = allowance(len(body), room)
+async def unpacked(body: bytes, head: RequestHead, hold: Hold) -> Body:
+    """Return a body as its sender meant it. Raises `HttpError`."""
+    limit, room = head.limits.of(len(body))
     if head.encoding is None:
-        return Body(body, allowed)
-    limit = allowance(len(body), head.limit)
+        return Body(body, room)
     parts, pacer = [], Pacer()
     try:
         for part in unpack_parts(body, head.encoding, limit):
@@ -95,17 +90,12 @@ async def unpacked(body: bytes, head: RequestHead, hold: Hold, room: int) -> Bod
             parts.append(part)
             await pacer.give_way()
     except UnpackedTooLargeError:
-        if limit == head.limit:
+        if limit == head.limits.body:
             raise head.too_large(unread=False) from None
         raise dense("the body unpacks to") from None
     except ValueError as error:
         raise at_fault(400, "encoding", str(error), unread=False) from None
-    return Body(b"".join(parts), allowed)
-
-
-def allowance(received: int, limit: int) -> int:
-    """How many bytes may be made of so many that came, at most `limit`."""
-    return min(limit, max(LEAST, MAX_RATIO * received))
+    return Body(b"".join(parts), room)
 
 
 class UnpackedTooLargeError(ValueError):

@@ -274,7 +274,7 @@ class HttpConnection(asyncio.Protocol):
         taken = self._chunks.feed(came)
         self._came = came[taken:]
         size = len(self._chunks.data)
-        if size > admitted.head.limit:
+        if size > admitted.head.limits.body:
             raise admitted.head.too_large()
         self._hold.add(size - before, unread=True)
         if self._chunks.whole:

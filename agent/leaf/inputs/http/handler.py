@@ -177,7 +177,7 @@ class Handler:
     async def _decode(self, exchange: _Exchange) -> tuple[DecodedBody, Chunk | None]:
         """Return a request's readings and chunk. Raises `HttpError`."""
         _, head, route = exchange.admitted
-        body = await unpacked(exchange.body, head, exchange.hold, route.room)
+        body = await unpacked(exchange.body, head, exchange.hold)
         decoded = await route.decode(body, head, exchange.hold)
         return decoded, self._chunk(exchange.admitted, body.data, decoded)
 

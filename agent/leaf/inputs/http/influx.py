@@ -20,6 +20,7 @@ from agent.leaf.inputs.formats.line_cache import PRECISIONS, LineCache
 from agent.leaf.inputs.formats.line_protocol import Parsing
 from agent.leaf.inputs.formats.ndjson import BodyTooLargeError
 from agent.leaf.inputs.http.bodies import Body, Hold
+from agent.leaf.inputs.http.limits import MAX_QUERY_BYTES, BodyLimits, line_limits
 from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import NOTHING, STORED, HttpError, at_fault
 from agent.leaf.inputs.http.route import DecodedBody, Route, RouteSettings
@@ -27,7 +28,6 @@ from agent.leaf.inputs.http.route import DecodedBody, Route, RouteSettings
 _V1_WRITE: Final = "/write"
 _PING, _READY = "/ping", "/ready"
 _JSON: Final = "application/json"
-_MAX_QUERY: Final = 64 * 1024
 _MAX_STATEMENTS: Final = 100
 _CREATES: Final = re.compile(r"(?:create|alter)\s+(?:database|retention\s+policy)\b", re.IGNORECASE)
 _DATABASES: Final = re.compile(r"show\s+databases\Z", re.IGNORECASE)
@@ -98,8 +98,8 @@ def _series(name: str, columns: list[str], values: list[list[Any]]) -> dict[str,
 class QueryRoute(Route[DecodedBody]):
     """Accepts `/query` posts of version 1, with statements in body or URL."""
 
-    def limit(self, *, is_json: bool) -> int:
-        return _MAX_QUERY
+    def limits(self, *, is_json: bool) -> BodyLimits:
+        return line_limits(MAX_QUERY_BYTES)
 
     async def decode(self, body: Body, head: RequestHead, hold: Hold) -> DecodedBody:
         try:
@@ -147,7 +147,7 @@ class InfluxRoute(Route[DecodedLines]):
     def decode_at_once(self, body: bytes, head: RequestHead) -> DecodedLines | None:
         if len(body) > _SMALL:
             return None
-        parsing = Parsing(body, self._lines, head.time_unit, wall_ns(), min(_FEW, self.room))
+        parsing = Parsing(body, self._lines, head.time_unit, wall_ns(), min(_FEW, head.limits.readings))
         try:
             while parsing.step():
                 pass

@@ -9,7 +9,6 @@ from agent import contract
 from agent.base.clock import wall_ns
 from agent.base.wait import Pacer
 from agent.leaf.inputs.formats.ndjson import (
-    MAX_ARRAY_BYTES,
     BadLinesError,
     BodyTooLargeError,
     Decoded,
@@ -19,9 +18,10 @@ from agent.leaf.inputs.formats.ndjson import (
     join_decoded,
 )
 from agent.leaf.inputs.http.bodies import Body, Hold, dense
+from agent.leaf.inputs.http.limits import BodyLimits, reading_limits
 from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.responses import at_fault, bad_lines
-from agent.leaf.inputs.http.route import DecodedBody, Route, RouteSettings
+from agent.leaf.inputs.http.route import DecodedBody, Route
 
 _EMPTY: Final = 'the body holds no reading; send at least one, such as {"metric": "pressure", "value": 21.5}'
 
@@ -32,12 +32,8 @@ class ReadingsRoute(Route[DecodedBody]):
     media_type = contract.NDJSON
     size_hint = f"; a JSON array may not be larger, {contract.NDJSON} may"
 
-    def __init__(self, settings: RouteSettings) -> None:
-        super().__init__(settings)
-        self.room = max(settings.body, contract.MAX_UNPACKED_BYTES)
-
-    def limit(self, *, is_json: bool) -> int:
-        return min(self._settings.body, MAX_ARRAY_BYTES) if is_json else self._settings.body
+    def limits(self, *, is_json: bool) -> BodyLimits:
+        return reading_limits(self._settings.body, is_json=is_json)
 
     def decode_at_once(self, body: bytes, head: RequestHead) -> DecodedBody | None:
         decoded = None if head.is_json else decode_slice(body, self._settings.domain, wall_ns())

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from agent import contract
 from agent.base.http.access import Hosts, shows
 from agent.base.http.framing import HttpRequest
+from agent.leaf.inputs.http.limits import BodyLimits
 from agent.leaf.inputs.http.responses import HttpError, at_fault
 
 READINGS_PATH: Final = "/v1/readings"
@@ -65,8 +66,7 @@ class RequestHead(NamedTuple):
     """None for a plain body."""
     key: str | None
     """The `Idempotency-Key`."""
-    limit: int
-    """Most bytes of the body, received and unpacked."""
+    limits: BodyLimits
     waits: bool = False
     """Whether the sender expects 100 first."""
     size_hint: str = ""
@@ -76,7 +76,7 @@ class RequestHead(NamedTuple):
 
     def too_large(self, *, unread: bool = True) -> HttpError:
         return at_fault(
-            413, "too_large", f"the body is above {self.limit} bytes{self.size_hint}", unread=unread
+            413, "too_large", f"the body is above {self.limits.body} bytes{self.size_hint}", unread=unread
         )
 
 

@@ -11,8 +11,8 @@ from msgspec import Struct, field
 
 from agent.base.http.framing import HttpRequest
 from agent.base.http.response import Response
-from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
 from agent.leaf.inputs.http.bodies import Body, Hold
+from agent.leaf.inputs.http.limits import MAX_ARRAY_BYTES, BodyLimits, line_limits
 from agent.leaf.inputs.http.request import KEY, RequestHead, check_method, request_key, waits
 from agent.leaf.inputs.http.responses import HttpError, at_fault
 
@@ -53,7 +53,7 @@ _Decoded = TypeVar("_Decoded", bound=DecodedBody)
 
 
 class Route(ABC, Generic[_Decoded]):
-    """One protocol of one input. `room` bounds the readings of a body in bytes."""
+    """One protocol of one input."""
 
     media_type: ClassVar[str | None] = None
     """The `Content-Type` that is taken besides JSON; None takes any and never JSON."""
@@ -70,7 +70,6 @@ class Route(ABC, Generic[_Decoded]):
 
     def __init__(self, settings: RouteSettings) -> None:
         self._settings = settings
-        self.room = settings.body
 
     def is_json(self, content_type: str) -> bool:
         """Whether a body of this `Content-Type` is JSON. Raises `HttpError` for one that is not taken."""
@@ -84,9 +83,9 @@ class Route(ABC, Generic[_Decoded]):
             raise at_fault(415, "content_type", "the charset must be utf-8")
         return kind == _JSON
 
-    def limit(self, *, is_json: bool) -> int:
-        """The largest body in bytes, as it comes and unpacked."""
-        return self._settings.body
+    def limits(self, *, is_json: bool) -> BodyLimits:
+        """Return the limits of a body."""
+        return line_limits(self._settings.body)
 
     def time_unit(self, request: HttpRequest) -> int:
         """The nanoseconds of one step of the times in the body. Raises `HttpError`."""
@@ -129,19 +128,19 @@ def read_head(request: HttpRequest, route: Route[Any]) -> RequestHead:
     if encoding not in route.encodings:
         names = " or ".join(", ".join(route.encodings).replace(_PLAIN, "none").rsplit(", ", 1))
         raise at_fault(415, "encoding", f"Content-Encoding must be {names}")
-    limit = route.limit(is_json=is_json)
+    limits = route.limits(is_json=is_json)
     head = RequestHead(
         target=request.target,
         is_json=is_json,
         encoding=None if encoding == _PLAIN else encoding,
         key=request_key(request) if KEY in headers else None,
-        limit=limit,
+        limits=limits,
         waits=waits(headers.get("expect")),
-        size_hint=route.size_hint if limit == MAX_ARRAY_BYTES else "",
+        size_hint=route.size_hint if limits.body == MAX_ARRAY_BYTES else "",
         time_unit=route.time_unit(request),
     )
     if request.length is None and not request.chunked:
         raise at_fault(411, "length", "send Content-Length or Transfer-Encoding: chunked")
-    if request.length is not None and request.length > limit:
+    if request.length is not None and request.length > limits.body:
         raise head.too_large()
     return head

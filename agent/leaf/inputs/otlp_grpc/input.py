@@ -36,7 +36,7 @@ class OtlpGrpcInput(AccessInput[OtlpGrpcOptions]):
         if missing := missing_extra("otlp-grpc", "grpc", "opentelemetry.proto", "google.rpc"):
             yield from missing
             return
-        from agent.leaf.inputs.http.otlp import EXPANSION
+        from agent.leaf.inputs.http.limits import EXPANSION
 
         body, buffer = self._options.body, self._options.buffer
         if body * EXPANSION > buffer:

@@ -16,7 +16,8 @@ from google.rpc.status_pb2 import Status
 from agent import contract
 from agent.base.http.access import shows
 from agent.base.metrics import Metrics
-from agent.leaf.inputs.http.bodies import Bodies, Body, Hold, allowance
+from agent.leaf.inputs.http.bodies import Bodies, Body, Hold
+from agent.leaf.inputs.http.limits import BodyLimits
 from agent.leaf.inputs.http.otlp import DecodedExport, OtlpLogsRoute, OtlpRoute
 from agent.leaf.inputs.http.request import RequestHead, body_key
 from agent.leaf.inputs.http.responses import STORED, HttpError, at_fault, failed, of_outcome
@@ -106,14 +107,13 @@ class ExportService:
     async def _decode(self, body: bytes, given: Mapping[str, str], hold: Hold) -> DecodedExport:
         if self._token is not None and not shows(given.get("authorization"), self._token):
             raise at_fault(401, "token", "send the token of this input: authorization: Bearer …")
-        limit = self._options.body
-        if len(body) > limit:
-            text = f"the export has {len(body)} bytes, above {limit}{self._route.size_hint}"
+        limits = BodyLimits(self._options.body, contract.MAX_BODY_BYTES)
+        if len(body) > limits.body:
+            text = f"the export has {len(body)} bytes, above {limits.body}{self._route.size_hint}"
             raise at_fault(413, "too_large", text)
         hold.add(len(body), unread=False)
-        head = RequestHead(self._name, is_json=False, encoding=None, key=given.get(_KEY), limit=limit)
-        room = allowance(len(body), contract.MAX_BODY_BYTES)
-        return await self._route.decode(Body(body, room), head, hold)
+        head = RequestHead(self._name, is_json=False, encoding=None, key=given.get(_KEY), limits=limits)
+        return await self._route.decode(Body(body, limits.of(len(body)).readings), head, hold)
 
     def _request(
         self, body: bytes, given: Mapping[str, str], decoded: DecodedExport

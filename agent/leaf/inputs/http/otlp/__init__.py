@@ -9,8 +9,8 @@ from agent.base.clock import wall_ns
 from agent.base.http.framing import HttpRequest
 from agent.base.http.response import Response
 from agent.base.wait import Pacer
-from agent.leaf.inputs.formats.ndjson import MAX_ARRAY_BYTES
 from agent.leaf.inputs.http.bodies import Body, Hold
+from agent.leaf.inputs.http.limits import EXPANSION, BodyLimits, whole_limits
 from agent.leaf.inputs.http.otlp.export import ExportTooLargeError, OtlpExport, status_message
 from agent.leaf.inputs.http.otlp.logs import LogsExport
 from agent.leaf.inputs.http.otlp.parse import Export
@@ -21,8 +21,6 @@ from agent.leaf.inputs.http.route import DecodedBody, Route, RouteSettings
 
 _PROTOBUF: Final = "application/x-protobuf"
 _JSON: Final = "application/json"
-EXPANSION: Final = 32
-"""Memory of a parsed message relative to its size; an empty part takes two bytes."""
 
 
 class DecodedExport(DecodedBody, kw_only=True):
@@ -44,8 +42,8 @@ class OtlpRoute(Route[DecodedExport]):
         super().__init__(settings)
         self._sources = Sources(settings.domain)
 
-    def limit(self, *, is_json: bool) -> int:
-        return min(self._settings.body, MAX_ARRAY_BYTES)
+    def limits(self, *, is_json: bool) -> BodyLimits:
+        return whole_limits(self._settings.body)
 
     async def decode(self, body: Body, head: RequestHead, hold: Hold) -> DecodedExport:
         expanded = EXPANSION * len(body.data)

@@ -25,10 +25,10 @@ from agent.leaf.inputs.http.bodies import (
     Body,
     Hold,
     UnpackedTooLargeError,
-    allowance,
     unpack,
     unpack_parts,
 )
+from agent.leaf.inputs.http.limits import line_limits
 from agent.leaf.inputs.http.otlp import OtlpRoute
 from agent.leaf.inputs.http.otlp.parse import Export
 from agent.leaf.inputs.http.otlp.source import Sources
@@ -349,7 +349,7 @@ def test_a_body_of_many_empty_frames_is_refused_before_they_are_all_looked_at() 
 
 @pytest.mark.parametrize(("came", "may"), [(0, 2**20), (1_000, 2**20), (64_000, 12_800_000), (2**20, 2**24)])
 def test_what_may_be_made_of_a_body_grows_with_it(came: int, may: int) -> None:
-    assert allowance(came, 2**24) == may
+    assert line_limits(2**24).of(came) == (may, may)
 
 
 @pytest.mark.parametrize("shared", ["resource", "scope"])
@@ -377,7 +377,7 @@ def test_attributes_that_many_share_are_looked_at_once(shared: str) -> None:
 
 async def test_an_export_in_json_is_read_beside_the_loop() -> None:
     body = b'{"resourceMetrics":[' + b"{}," * 300_000 + b"{}]}"
-    head = RequestHead("/v1/metrics", is_json=True, encoding=None, key=None, limit=2**20)
+    head = RequestHead("/v1/metrics", is_json=True, encoding=None, key=None, limits=line_limits(2**20))
     settings = RouteSettings("edge-1", 2**20, "host", otlp=True, success=STORED)
     bodies = Bodies(2**28)
     turns = 0

@@ -6,10 +6,11 @@ import pytest
 
 from agent.base.http.response import Response
 from agent.leaf.inputs.http.influx import InfluxRoute
+from agent.leaf.inputs.http.limits import line_limits
 from agent.leaf.inputs.http.request import RequestHead
 from agent.leaf.inputs.http.route import RouteSettings
 
-HEAD = RequestHead("/write", False, None, None, 1 << 20)
+HEAD = RequestHead("/write", False, None, None, line_limits(1 << 20))
 DENSE = b"m,tag=" + b"x" * 500 + b" " + b",".join(b"f%d=1" % n for n in range(25))
 
 
@@ -35,4 +36,4 @@ def test_any_other_body_is_left_to_the_steps_that_count_what_they_hold(body: byt
 def test_what_comes_of_a_small_body_is_no_more_than_the_largest_body() -> None:
     body = b"m,tag=" + b"x" * 100 + b" " + b",".join(b"f%d=1" % n for n in range(25))
     assert route().decode_at_once(body, HEAD) is not None
-    assert route(1024).decode_at_once(body, HEAD) is None
+    assert route().decode_at_once(body, HEAD._replace(limits=line_limits(1024))) is None
