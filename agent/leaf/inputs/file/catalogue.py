@@ -260,8 +260,8 @@ class Catalogue:
                         del self.tracked[copy.known.id], seen.placed[copy.known.id]
                         continue
                     start = min(copy.known.offset, self._read_of_copy(origin, probe, file.path))
-                    copy.known = copy.known.at(start, probe.at(start))._replace(status=Status.OPEN, of=0)
-                    copy.verified = None
+                    copy.known = copy.known._replace(of=0)
+                    self._replace(copy, file, probe, start, seen)
                     if at is None:  # it was read further than its copy goes
                         self.finish(origin)
             except (ReplacedError, OSError):
@@ -428,6 +428,7 @@ class Catalogue:
         """The file goes on as a generation of its own, read up to `place`."""
         of = min(one.known.of, place)
         self._drop(one)
+        seen.placed.pop(one.known.id, None)
         new = begin(self.following, file.home, file.inode).at(place, probe.at(place))
         self._add(new._replace(of=of), file, seen)
 

@@ -222,7 +222,7 @@ class TailGroup:
     def _read_again(self, until: str, now: float, gathered: ReadResult) -> None:
         """Read what was read before up to a position."""
         self._round = []
-        before = merged(self._before, self._kept)
+        before, where = merged(self._before, self._kept), "a file"
         for number, end in sorted(parse_position(until).generations().items()):
             start = before[number].offset if number in before else 0
             if end.offset <= start or end.status in (Status.COPY, Status.PASSED):
@@ -231,18 +231,17 @@ class TailGroup:
             piece = None if one is None or one.found is None else self._last_piece(one, start, end.offset)
             if one is None or piece is None:
                 self._round = []
-                self._tries += 1
-                if self._tries >= (_MANY_TRIES if self._catalogue.problems else _TRIES):
-                    self._give_up()
-                    where = one.path if one is not None and one.path else "a file"
-                    reason = (
-                        f"no longer has the lines before byte {end.offset} of which a part was stored when"
-                        " the agent ended"
-                    )
-                    gathered.doubts += [Doubt("twice", where, reason), Doubt("lacks", where, reason)]
-                return
+                where = one.path if one is not None and one.path else where
+                break
             self._round.append((one, piece))
-        gathered.more = True
+        gathered.more = bool(self._round)
+        if self._round:
+            return
+        self._tries += 1
+        if self._tries >= (_MANY_TRIES if self._catalogue.problems else _TRIES):
+            self._give_up()
+            reason = "no longer has the lines of which a part was stored when the agent ended"
+            gathered.doubts += [Doubt("twice", where, reason), Doubt("lacks", where, reason)]
 
     def _give_up(self) -> None:
         """Begin before the piece that can't be read again."""

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from agent.leaf.inputs.file.tail_group import QUIET, SCAN, ReadResult, TailGroup
 
+ENDLESS = 10_000
+"""More looks than any test needs to read all there is."""
+
 
 class Reader:
     """Stores lines and position in one act, and keeps the catalogue in another. `until` may be a piece of
@@ -73,8 +76,7 @@ class Reader:
     def settle(self) -> None:
         """Look until nothing happens for longer than a renamed file is waited for."""
         for _ in range(5):
-            while self.look():
-                pass
+            assert any(not self.look() for _ in range(ENDLESS)), "it comes to rest"
             self.now += max(QUIET, SCAN)
 
     def restart(self) -> None:

@@ -105,6 +105,17 @@ def test_a_copy_that_was_never_kept_is_named_where_its_file_was_read_further() -
     course.teardown()
 
 
+def test_a_copy_that_is_read_while_no_catalogue_can_be_kept_is_read_again_after_a_kill() -> None:
+    course = Files()
+    course.begin({"a", "c"}, stores=False)
+    course.the_disk_takes_the_catalogue(keeps=False)
+    course.change_the_paths(settles=False)
+    course.rotate_slowly_by_copying_and_truncating("c", looks=0, writes=True)
+    course.change_the_paths(settles=True)
+    course.die_between_parts()
+    course.teardown()
+
+
 def test_lines_behind_fewer_nuls_than_stood_there_before_are_read() -> None:
     course = Files()
     course.begin({"a"}, stores=False)
