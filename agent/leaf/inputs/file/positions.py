@@ -204,15 +204,20 @@ def key_of(path: str) -> bytes:
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Position(msgspec.Struct, frozen=True):
-    """The header of a batch: its records complete those of catalogue number `c` or a later one."""
+class Position(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The header of a batch: its records complete those of catalogue number `c` or a later one. `begun` has
+    the generations of the batch as they were before it, where no other text tells."""
 
     v: Literal[1]
     c: _Natural
     files: str
+    begun: str = ""
 
     def generations(self) -> dict[int, Generation]:
         return _parse(self.files)
+
+    def starts(self) -> dict[int, Generation]:
+        return _parse(self.begun)
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -233,9 +238,9 @@ class Kept(msgspec.Struct, frozen=True):
         return _parse(self.files)
 
 
-def encode(number: int, known: Iterable[Generation]) -> str:
+def encode(number: int, known: Iterable[Generation], begun: Iterable[Generation] = ()) -> str:
     """Return the header, printable ASCII."""
-    return msgspec.json.encode(Position(1, number, _packed(known))).decode()
+    return msgspec.json.encode(Position(1, number, _packed(known), _packed(begun))).decode()
 
 
 def encode_kept(number: int, following: int, looked: Iterable[bytes], known: Iterable[Generation]) -> str:
@@ -261,8 +266,7 @@ def _read(text: str, kind: type[_Record]) -> _Record:
     try:
         found = msgspec.json.decode(text, type=kind)
         found.generations()
-        if isinstance(found, Kept):
-            found.keys()
+        found.keys() if isinstance(found, Kept) else found.starts()
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ContractError(f"the stored position {text!r:.300} can't be read here: {error}") from None
     return found

@@ -104,6 +104,8 @@ class TailGroup:
             one.offset and one.status in (Status.OPEN, Status.DONE) for one in self._saved.values()
         )
         """Whether lines were read before, and the position behind them is lost."""
+        self._told = set(self._catalogue.tracked)
+        """Generations in the catalogue that is kept, or in the position that is stored."""
         self._tries = 0
         self._turn = 0
         self._round: list[tuple[Tracked, TailedLines]] = []
@@ -164,6 +166,7 @@ class TailGroup:
         self._number += 1
         self._saved = {number: one.known for number, one in self._catalogue.tracked.items()}
         self._saved_looked = set(self._catalogue.looked)
+        self._told = set(self._saved)
 
     def position(self) -> str | None:
         """The position behind what was gathered last; None where the catalogue must be kept before."""
@@ -171,8 +174,9 @@ class TailGroup:
             return self._until
         changed = self._changed()
         live = {number: one.known for number, one in self._catalogue.tracked.items() if one.live and one.open}
+        begun = [one.known for one, _ in self._round if one.known.offset and one.known.id not in self._told]
         for known in ({**live, **changed}, changed):
-            text = encode(self._number, known.values())
+            text = encode(self._number, known.values(), begun)
             if len(text) <= MAX_POSITION:
                 return text
         return None
@@ -188,11 +192,12 @@ class TailGroup:
 
     def take(self) -> None:
         """What was gathered last is done with, and its position is kept."""
-        for one, piece in self._round:
-            if self._until is None:
+        if self._until is None:
+            for one, piece in self._round:
                 one.known = _behind(one, piece)
                 if one.reader is not None:
                     one.reader.move(piece.end, piece.fingerprint)
+            self._told = set(self._catalogue.tracked)
         self._round = []
         self._until = None
 
@@ -222,8 +227,9 @@ class TailGroup:
     def _read_again(self, until: str, now: float, gathered: ReadResult) -> None:
         """Read what was read before up to a position."""
         self._round = []
-        before, where = merged(self._before, self._kept), "a file"
-        for number, end in sorted(parse_position(until).generations().items()):
+        header, where = parse_position(until), "a file"
+        before = header.starts() | merged(self._before, self._kept)
+        for number, end in sorted(header.generations().items()):
             start = before[number].offset if number in before else 0
             if end.offset <= start or end.status in (Status.COPY, Status.PASSED):
                 continue
@@ -248,6 +254,7 @@ class TailGroup:
         self._until = None
         self._catalogue.close()
         self._catalogue = self._restore(self._before)
+        self._told = set(self._catalogue.tracked)
         self._scanned = -math.inf
 
     def _last_piece(self, one: Tracked, start: int, end: int) -> TailedLines | None:

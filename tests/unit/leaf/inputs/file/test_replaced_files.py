@@ -280,3 +280,29 @@ def test_a_short_copy_under_another_followed_name_is_named(reader: Callable[...,
     one.settle()
     assert one.stored == numbered(0, 2) * 2
     assert one.twice
+
+
+def test_equal_lines_of_two_new_files_of_one_path_are_all_stored_and_named(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    one = reader(path)
+    one.settle()
+    append(path.with_name("a.log.1"), "up\n")
+    append(path, "up\nup\n")
+    one.settle()
+    assert one.stored == ["up"] * 3
+    assert one.twice
+
+
+def test_a_file_waits_until_the_older_one_of_its_path_is_read(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, text(numbered(0, 1)))
+    one = reader(path)
+    one.settle()
+    append(path, text(numbered(1, 20_000)))
+    path.rename(path.with_name("a.log.1"))
+    append(path, text(numbered(20_000, 20_003)))
+    one.now += 1
+    one.settle()
+    assert one.stored == numbered(0, 20_003)

@@ -116,6 +116,17 @@ def test_a_copy_that_is_read_while_no_catalogue_can_be_kept_is_read_again_after_
     course.teardown()
 
 
+def test_a_file_that_was_cut_is_read_again_after_a_kill_where_it_began_though_no_catalogue_is_kept() -> None:
+    course = Files()
+    course.begin({"c", "a"}, stores=False)
+    course.the_disk_takes_the_catalogue(keeps=False)
+    course.write_more_than_a_batch("c")
+    course.cut_off("c", size=400, nuls=0, restarts=True)
+    course.write("c", 2)
+    course.die_between_parts()
+    course.teardown()
+
+
 def test_lines_behind_fewer_nuls_than_stood_there_before_are_read() -> None:
     course = Files()
     course.begin({"a"}, stores=False)
