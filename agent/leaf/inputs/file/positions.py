@@ -206,7 +206,7 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     """The header of a batch: its records complete those of catalogue number `c` or a later one. `begun` has
-    the generations of the batch as they were before it, where no other text tells."""
+    generations as they were before the batch, where no other text tells."""
 
     v: Literal[1]
     c: _Natural

@@ -174,7 +174,8 @@ class TailGroup:
             return self._until
         changed = self._changed()
         live = {number: one.known for number, one in self._catalogue.tracked.items() if one.live and one.open}
-        begun = [one.known for one, _ in self._round if one.known.offset and one.known.id not in self._told]
+        tracked = self._catalogue.tracked.items()
+        begun = [one.known for number, one in tracked if one.known.offset and number not in self._told]
         for known in ({**live, **changed}, changed):
             text = encode(self._number, known.values(), begun)
             if len(text) <= MAX_POSITION:
@@ -231,7 +232,7 @@ class TailGroup:
         before = header.starts() | merged(self._before, self._kept)
         for number, end in sorted(header.generations().items()):
             start = before[number].offset if number in before else 0
-            if end.offset <= start or end.status in (Status.COPY, Status.PASSED):
+            if end.offset <= start:
                 continue
             one = self._catalogue.tracked.get(number)
             piece = None if one is None or one.found is None else self._last_piece(one, start, end.offset)

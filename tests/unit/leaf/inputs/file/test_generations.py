@@ -42,6 +42,8 @@ class Files(RuleBasedStateMachine):
         """Paths and inodes of files that others were renamed over."""
         self.is_replaced = False
         """Whether a file took the place or the inode of one that is gone, and may be the rest of it."""
+        self.forgets = False
+        """Whether a file was cut while no catalogue could be kept: a restart forgets where it was cut."""
         self.clock = 1_700_000_000
         self.renamed = itertools.count()
 
@@ -63,7 +65,12 @@ class Files(RuleBasedStateMachine):
         before = path.read_bytes().rpartition(b"\n")[2] if path.exists() else b""
         torn = before.rpartition(b"\0")[2].decode()
         self.append(path, f"{line}\n")
-        self.written.append(torn + line)
+        self.wrote(torn + line)
+
+    def wrote(self, line: str) -> None:
+        self.written.append(line)
+        if self.forgets:
+            self.may_lack.add(line)
 
     def files(self) -> list[Path]:
         return sorted(self.folder.iterdir())
@@ -94,7 +101,7 @@ class Files(RuleBasedStateMachine):
         self.append(self.path(name), line[:5])
         self.reader.look()
         self.append(self.path(name), f"{line[5:]}\n")
-        self.written.append(torn.rpartition(b"\0")[2].decode() + line)
+        self.wrote(torn.rpartition(b"\0")[2].decode() + line)
 
     @rule(name=NAMES, count=st.integers(1, 3000))
     def write_nuls(self, name: str, count: int) -> None:
@@ -224,6 +231,7 @@ class Files(RuleBasedStateMachine):
         if b"\0" in data or len(kept) < 1024:  # old NULs can't be told from new ones, nor short beginnings
             self.may_double |= set(kept.replace(b"\0", b"").decode().splitlines())
         path.write_bytes(kept + b"\0" * nuls)
+        self.forgets = not self.reader.keeps
         if restarts:
             self.reader.restart()
         if nuls:
@@ -282,6 +290,7 @@ class Files(RuleBasedStateMachine):
     @rule(keeps=st.booleans())
     def the_disk_takes_the_catalogue(self, keeps: bool) -> None:
         self.reader.keeps = keeps
+        self.forgets &= not keeps
 
     @rule(count=st.sampled_from([1, 100]))
     def have_descriptors(self, count: int) -> None:
