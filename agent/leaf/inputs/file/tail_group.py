@@ -232,7 +232,7 @@ class TailGroup:
         before = header.starts() | merged(self._before, self._kept)
         for number, end in sorted(header.generations().items()):
             start = before[number].offset if number in before else 0
-            if end.offset <= start:
+            if end.offset <= start or not end.inode:
                 continue
             one = self._catalogue.tracked.get(number)
             piece = None if one is None or one.found is None else self._last_piece(one, start, end.offset)

@@ -306,3 +306,38 @@ def test_a_file_waits_until_the_older_one_of_its_path_is_read(
     one.now += 1
     one.settle()
     assert one.stored == numbered(0, 20_003)
+
+
+def test_what_a_cut_file_held_is_forgotten_with_the_next_position_that_is_stored(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    line = "y" * 2000
+    append(path, text([line] * 3))
+    one = reader(path.with_name("*.log"))
+    one.settle()
+    one.keeps = False
+    os.truncate(path, 2 * 2001)
+    one.settle()
+    append(path.with_name("other.log"), "other\n")
+    one.settle()
+    one.following.close()
+    append(path, text([line] * 2))  # the file holds again all that was read before
+    one.restart()
+    one.settle()
+    assert one.stored == [line] * 3 + ["other"] + [line] * 2
+
+
+def test_the_rest_of_a_file_is_read_under_any_name_in_its_folder(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, text(numbered(0, 5)))
+    one = reader(path)
+    one.settle()
+    one.following.close()
+    append(path, text(numbered(5, 7)))
+    path.rename(path.with_name("put aside.txt"))
+    append(path, text(numbered(7, 9)))
+    one.restart()
+    one.settle()
+    assert one.stored == numbered(0, 9)
+    assert not one.doubts

@@ -127,6 +127,19 @@ def test_a_file_that_was_cut_is_read_again_after_a_kill_where_it_began_though_no
     course.teardown()
 
 
+def test_a_generation_that_was_dropped_has_no_piece_that_is_read_again() -> None:
+    course = Files()
+    course.begin({"a", "c"})
+    course.write_more_than_a_batch("a")
+    course.reader.settle()
+    course.the_disk_takes_the_catalogue(keeps=False)
+    course.cut_off("a", size=1, nuls=0, restarts=False)
+    course.write("c", 2)
+    course.die_between_parts()
+    course.teardown()
+    assert not course.reader.twice
+
+
 def test_lines_behind_fewer_nuls_than_stood_there_before_are_read() -> None:
     course = Files()
     course.begin({"a"}, stores=False)
