@@ -350,7 +350,6 @@ class TailGroup:
         if not one.known.holds(reader.fingerprint):
             reader.close()
             return False
-        reader.nuls = one.known.of
         one.reader, one.rested = reader, None
         return True
 
