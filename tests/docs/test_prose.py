@@ -6,7 +6,9 @@ or a cell. Code, headings and pictures are no sentences, and code within a sente
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 from statistics import mean
 
@@ -32,6 +34,18 @@ FORMS = {
     "to stand instead of to be": r"\bstands? (?:in|twice|beside|for|there)\b",
     "to let in instead of to admit": r"\b(?:is|are) let (?:in|go)\b",
 }
+
+
+EVENT = re.compile(r"(?:\b(?<!systemd )logs|\blog (?:says|soon says|repeats|event|has)) \(?`([a-z][^`_/]+)`")
+TEXTS = ("agent", "hub_jobs")
+
+
+@cache
+def texts() -> str:
+    """All texts of the code, and the parts of those that are put together."""
+    trees = (ast.parse(path.read_text()) for top in TEXTS for path in (ROOT / top).rglob("*.py"))
+    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return "\n".join(node.value for node in nodes if isinstance(node.value, str))
 
 
 def prose(page: Path) -> str:
@@ -72,6 +86,15 @@ def test_a_page_has_short_sentences_in_a_plain_order(page: Path) -> None:
     assert [odd for text in texts for odd in odd_forms(text)] == []
     lengths = [len(sentence.split()) for sentence in sentences(texts[0])]
     assert mean(lengths or [0]) <= MEAN
+
+
+def test_a_log_event_that_a_page_names_is_logged() -> None:
+    flat = {page: " ".join(page.read_text().split()) for page in PAGES}
+    named = [(page.name, event) for page, text in flat.items() for event in EVENT.findall(text)]
+    assert len(named) > 5
+    # The rest of a text may come from a variable.
+    parts = [(name, " ".join(part.split()[:4])) for name, event in named for part in event.split("…")]
+    assert [(name, part) for name, part in parts if part not in texts()] == []
 
 
 def test_a_long_sentence_and_each_odd_form_are_found() -> None:
