@@ -159,6 +159,8 @@ class State(Struct):
     """By class."""
     losses: dict[str, Loss] = {}
     """The newest by class."""
+    windows: dict[str, int] = {}
+    """Messages that may be under way over the link, by class."""
     unconfirmed: dict[str, int] = {}
     """Newest reading of each removed class not confirmed by the hub."""
 

@@ -8,8 +8,8 @@ from agent import contract
 from agent.config import StreamClass
 
 DUPLICATE_WINDOW_NS: Final = 120_000_000_000
-MAX_ACK_PENDING: Final = 10_000
-"""Doubles the rate of 1,000 at 300 ms; more gains nothing."""
+MAX_ACK_PENDING: Final = 2
+"""Messages under way in a new epoch, until `agent.leaf.link.window` sets the limit."""
 
 ORIGIN_METADATA: Final = "petiole.origin"
 

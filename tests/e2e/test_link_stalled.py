@@ -15,8 +15,9 @@ from agent.base.nats_server import find_binary, parse_version, version_of
 from agent.config import LinkConfig
 from agent.contract import link_consumer
 from agent.jetstream import JetStreamError
-from agent.leaf.link import decide
+from agent.leaf.link import controller, decide
 from agent.leaf.link.status import LinkState
+from agent.leaf.link.window import LARGEST, Window
 from agent.server import permissions
 from tests.harness.servers import open_server_pair
 from tests.harness.wait import WAIT_SECONDS, until
@@ -30,9 +31,11 @@ ASKS_AGAIN = (2, 15, 3)
 @pytest_asyncio.fixture
 async def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WatchedLink]:
     """A leaf and a hub between which data flows. The agent's user of the leaf's server may reset consumers,
-    which it otherwise may not."""
+    which it otherwise may not. The window is that of a fast line: over a slower one a full window makes the
+    leaf's server send heartbeats, at which the hub's server asks again."""
     monkeypatch.setattr(permissions, "_CONSUMER_VERBS", (*permissions._CONSUMER_VERBS, "RESET"))
     monkeypatch.setattr(decide, "STUCK_AFTER", 4.0)
+    monkeypatch.setattr(controller, "looked", lambda window, look: Window(size=LARGEST, limit=LARGEST))
     monkeypatch.setattr(LinkConfig, "announce_seconds", 1.0)
     async with (
         open_server_pair(tmp_path, "edge-1") as servers,

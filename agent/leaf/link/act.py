@@ -3,8 +3,8 @@ begins a new epoch, and trims a stream that fills up of what the hub has confirm
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 import structlog
 
@@ -110,6 +110,14 @@ async def ensure_rate(js: JetStream, domain: str, cls: StreamClass, epoch: str) 
     bits = stream_configs.rate_limit(cls)
     if consumer.config.get(_KEY, 0) != bits:
         await js.create_consumer(stream, {**consumer.config, _KEY: bits})
+
+
+async def limit_window(
+    js: JetStream, domain: str, cls: str, config: Mapping[str, Any], messages: int
+) -> None:
+    """Limit the messages under way through an unpaused consumer. Raises `ApiError` or `UnavailableError`."""
+    changed = {key: value for key, value in config.items() if key != "pause_until"}
+    await js.create_consumer(contract.leaf_stream(domain, cls), {**changed, "max_ack_pending": messages})
 
 
 class Trimmer:

@@ -55,6 +55,8 @@ class AnnounceLoop:
         """Its sentence for each class that it refused, though it takes the leaf in."""
         self.silent_since: float | None = None
         """When the hub was first asked without an answer since its last one, None while it answers."""
+        self.round_trip = 0.0
+        """Seconds of the fastest answer over this link, 0 before. The first answer meets an empty line."""
 
     @contextlib.contextmanager
     def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
@@ -78,6 +80,7 @@ class AnnounceLoop:
     def link_changed(self) -> None:
         """Announce at once. What failed over the link before says nothing of this one, and what was asked
         over it may never be answered."""
+        self.round_trip = 0.0
         self._relinked.set()
         self._due.set()
 
@@ -122,12 +125,16 @@ class AnnounceLoop:
 
     async def _answer(self, announcer: Announcer, confirmed: Mapping[str, int]) -> AnnounceResult | None:
         """Announce; None if the link has changed meanwhile."""
-        self._asking = True
+        self._asking, asked_at = True, loop_time()
         try:
             asked = announcer.announce(confirmed, self._uplink(), repairs=self._repairs())
-            return await unless(self._relinked, asked)
+            result = await unless(self._relinked, asked)
         finally:
             self._asking = False
+        if result is not None and result.answer is not None:
+            took = loop_time() - asked_at
+            self.round_trip = min(self.round_trip or took, took)
+        return result
 
     def _note(self, result: AnnounceResult) -> None:
         self._metrics.linked.set(result.answer is not None)

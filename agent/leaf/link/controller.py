@@ -34,6 +34,7 @@ from agent.leaf.link.observation import (
     may_repair_at,
 )
 from agent.leaf.link.status import LinkState, LinkStatus
+from agent.leaf.link.window import Window, WindowLook, looked
 from agent.leaf.state_file import StateFile
 
 _LOOK_SECONDS: Final = 5.0
@@ -50,6 +51,7 @@ class _Work(Struct):
     comparison: HubComparison | None = None
     behind: int = 0
     may_repair_at: float = 0.0
+    window: Window = field(default_factory=Window)
 
 
 class LinkController:
@@ -89,7 +91,10 @@ class LinkController:
         """Whether the newest look had a class resumed. What comes of it is seen a little later, for all that
         can go on by itself goes on at that moment."""
         self._may_repair_at = 0.0
-        self._work = {cls: _Work() for cls in self._classes}
+        windows = state.current.windows
+        self._work = {
+            cls: _Work(window=Window(windows[cls]) if cls in windows else Window()) for cls in self._classes
+        }
         self._priorities = {cls.name: cls.priority for cls in config.class_}
         rests = {name: config.link.rest_seconds(cls.rest_after) for name, cls in self._classes.items()}
         self.idle = IdleClasses(rests, self.announce_now)
@@ -131,7 +136,7 @@ class LinkController:
 
     def epoch_begun(self, cls: str, reason: EpochReason) -> None:
         """The local guard has begun a new epoch: forget what was known of the old one."""
-        self._work[cls] = _Work()
+        self._work[cls] = _Work(window=self._work[cls].window)
         self._status.classes[cls].confirmed = 0
         self._emit_begun(cls, reason)
         if reason is not EpochReason.FIRST:
@@ -178,6 +183,9 @@ class LinkController:
         states = {link.state for link in self._status.classes.values()}
         if LinkState.REPAIRING in states:
             return _REPAIR_LOOK_SECONDS
+        due = [work.window.next_look for work in self._work.values() if work.window.next_look is not None]
+        if due and self._uplink().up:
+            return min(due)
         if states == {LinkState.FLOWING} and not self._resumed and not self.idle.any_idle:
             return _LOOK_SECONDS
         return _CLOSE_LOOK_SECONDS
@@ -188,6 +196,8 @@ class LinkController:
             looks = await bounded_gather(lambda cls: self._look_at(js, cls), self._classes)
             for cls, _, consumer, _ in looks:
                 self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.ack_pending
+            for look in looks:
+                self._measure(*look)
             due: list[tuple[str, str, float]] = []
             for cls, epoch, consumer, link in looks:
                 if js is self._js:
@@ -195,6 +205,7 @@ class LinkController:
                     due += await self._carry_out(js, cls, epoch, decision)
             if due:
                 await bounded_gather(lambda pause: act.pause(js, self._domain, *pause), due)
+            await bounded_gather(lambda look: self._limit(js, due, *look), looks)
             self._resumed = any(not seconds for *_, seconds in due)
             if any(seconds for *_, seconds in due):
                 self._due.set()
@@ -237,6 +248,53 @@ class LinkController:
             blocking_class=blocking_class(cls, self._priorities, behind, now - link.since),
             may_repair_at=may_repair_at(consumer, work.memory.due, self._may_repair_at, work.may_repair_at),
         )
+
+    def _measure(self, cls: str, epoch: str, consumer: ConsumerInfo | None, link: UplinkStatus) -> None:
+        """Measure the line of a class."""
+        if consumer is None:
+            return
+        work = self._work[cls]
+        work.window = looked(
+            work.window,
+            WindowLook(
+                now=loop_time(),
+                link=link.key if link.up else "",
+                epoch=epoch,
+                paused=consumer.pause_remaining > 0,
+                bound=consumer.push_bound,
+                acknowledged=max(consumer.ack_floor, consumer.delivered - consumer.ack_pending),
+                deliveries=consumer.deliveries,
+                under_way=consumer.ack_pending,
+                waiting=consumer.pending,
+                round_trip=self._announcing.round_trip,
+            ),
+        )
+        remembered, size = self._state.current.windows.get(cls, 0), work.window.size
+        if not remembered / 2 < size < remembered * 2:
+            self._state.current.windows[cls] = size
+            self._state.mark()
+
+    async def _limit(
+        self,
+        js: JetStream,
+        pauses: list[tuple[str, str, float]],
+        cls: str,
+        epoch: str,
+        consumer: ConsumerInfo | None,
+        link: UplinkStatus,
+    ) -> None:
+        """Set the window's limit on an unpaused consumer."""
+        pause = next((seconds for paused, _, seconds in pauses if paused == cls), None)
+        paused = pause if pause is not None else 0.0 if consumer is None else consumer.pause_remaining
+        if consumer is None or not link.up or paused or epoch != self._state.current.epochs[cls]:
+            return
+        before, wanted = consumer.config["max_ack_pending"], self._work[cls].window.limit
+        if pause is not None:
+            # A resumed consumer starts at its next heartbeat, or when its limit changes
+            # (`updateConfig` in server/consumer.go, nats-server 2.15.1).
+            await act.limit_window(js, self._domain, cls, consumer.config, wanted + (wanted == before))
+        elif self._work[cls].window.differs(before):
+            await act.limit_window(js, self._domain, cls, consumer.config, wanted)
 
     def _is_repairing(self) -> bool:
         return any(work.memory.due is not None for work in self._work.values())
