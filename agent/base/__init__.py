@@ -1,1 +1,1 @@
-"""What knows nothing of the product: files, clocks, metrics, logs, sockets, tasks."""
+"""Provides files, clocks, metrics, logs, sockets and tasks, without knowledge of the product."""

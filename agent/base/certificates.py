@@ -1,5 +1,4 @@
-"""How long certificates are valid, in PEM or DER. Only the validity is read, from the DER encoding of
-RFC 5280 (4.1)."""
+"""Reads the validity of certificates in PEM or DER (RFC 5280, 4.1)."""
 
 from __future__ import annotations
 
@@ -22,13 +21,12 @@ class Validity(NamedTuple):
 
     @property
     def renewal(self) -> datetime:
-        """When it should be renewed: 30 days before its end, or a third of a shorter life."""
+        """The time to renew: 30 days before the end, or a third of a shorter life."""
         return self.ends - min(_SOON, (self.ends - self.begins) / 3)
 
 
 def validities(pem: str) -> list[Validity]:
-    """The validity of each certificate in a PEM file. Raises `ValueError` if there is none, or one is
-    damaged."""
+    """Return the validity of each certificate in PEM. Raises `ValueError` for none or a damaged one."""
     found = [validity(ssl.PEM_cert_to_DER_cert(block)) for block in _PEM.findall(pem)]
     if not found:
         raise ValueError("holds no certificate in PEM")
@@ -36,9 +34,10 @@ def validities(pem: str) -> list[Validity]:
 
 
 def validity_of_file(path: Path, now: datetime, *, authorities: bool) -> Validity:
-    """The validity that counts of a file in PEM or DER. A chain is as good as the certificate that ends
-    first, or has not begun; of several `authorities` the one that ends last serves. Raises `OSError` and
-    `ValueError`."""
+    """Return the effective validity of a PEM or DER file. Raises `OSError` and `ValueError`.
+
+    A chain is limited by its first end and last start; of `authorities` the longest counts.
+    """
     with open_regular(path) as file:
         data = file.read()
     try:
@@ -53,7 +52,7 @@ def validity_of_file(path: Path, now: datetime, *, authorities: bool) -> Validit
 
 
 def validity(der: bytes) -> Validity:
-    """When a certificate is valid. Raises `ValueError`."""
+    """Return a DER certificate's validity. Raises `ValueError`."""
     certificate, _ = _element(der, 0, _SEQUENCE)
     body, _ = _element(certificate, 0, _SEQUENCE)
     at = 0
@@ -68,7 +67,7 @@ def validity(der: bytes) -> Validity:
 
 
 def _element(data: bytes, at: int, tag: int | None = None) -> tuple[bytes, int]:
-    """The content of the DER element at an offset, and the offset behind it."""
+    """Return a DER element's content and the offset after it."""
     if len(data) < at + 2 or (tag is not None and data[at] != tag):
         raise ValueError("is not a certificate")
     length, start = data[at + 1], at + 2

@@ -1,5 +1,6 @@
-"""The machine's clocks: wall, monotonic, boot id, and whether the kernel calls the wall clock synchronised.
-Every timestamp that the agent stores comes from `machine`."""
+"""Reads the machine's clocks: wall, monotonic, boot id, and kernel synchronisation. All stored times use
+`machine`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from agent.contract import Clock
 
 _TIME_ERROR: Final = 5
 _LEAP_STATES: Final = (1, 2, 3, 4)
-"""A leap second is pending, in progress, or just over (adjtimex(2))."""
+"""Leap second pending, in progress or just over (adjtimex(2))."""
 _TIMEX_BYTES: Final = 208
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ASK_NS: Final = 10**9
@@ -26,26 +27,25 @@ _MOVED_NS: Final = 5_000_000
 
 
 class Machine(Protocol):
-    """The clocks of one machine."""
+    """The clocks of a machine."""
 
     @property
     def boot(self) -> str:
-        """The kernel's boot id."""
+        """Return the kernel's boot id."""
 
     def wall(self) -> int:
-        """Ns since 1970."""
+        """Return ns since 1970."""
 
     def monotonic(self) -> int:
-        """Ns of `CLOCK_BOOTTIME`: like the wall clock it runs while the machine sleeps and is slewed by NTP,
-        so that the two drift apart only when the wall clock is stepped."""
+        """Return ns of `CLOCK_BOOTTIME`, which like the wall clock runs during sleep and is slewed, but never
+        steps.
+        """
 
     def kernel(self) -> int:
-        """The state of the kernel's clock, as adjtimex(2) returns it."""
+        """Return the kernel clock's state by adjtimex(2)."""
 
 
 class ThisMachine:
-    """The clocks of this machine."""
-
     def __init__(self) -> None:
         self.boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else str(uuid.uuid4())
         self._libc = ctypes.CDLL(None)
@@ -57,7 +57,7 @@ class ThisMachine:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def kernel(self) -> int:
-        """The state of the kernel's clock; with no mode set adjtimex(2) only reads."""
+        """Return the kernel clock's state; adjtimex(2) without mode only reads."""
         return int(self._libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))
 
 
@@ -65,7 +65,7 @@ machine: Machine = ThisMachine()
 
 
 def wall_ns() -> int:
-    """The wall clock in ns since 1970, with which the agent stamps readings."""
+    """Return the wall clock in ns since 1970, for stamps."""
     return machine.wall()
 
 
@@ -75,15 +75,15 @@ class Instant(Struct, frozen=True):
     wall: int
     """Ns since 1970."""
     clock: Clock
-    """The clock as a batch carries it."""
+    """The clock in a batch's form."""
     leap: bool = False
-    """Whether a leap second is pending, in progress, or just over."""
+    """Whether a leap second is pending, in progress or just over."""
     apart: int = 0
-    """Ns between the first and the last reading of the clocks."""
+    """Ns between first and last clock read."""
 
     @property
     def offset(self) -> int:
-        """By how much the wall clock is ahead of the monotonic clock, in ns."""
+        """Wall minus monotonic clock in ns."""
         return self.wall - self.clock.monotonic
 
 
@@ -91,8 +91,7 @@ Look = Callable[[], Instant]
 
 
 class ClockReader:
-    """Reads the clocks. It asks the kernel about synchronisation once a second, and at once when the wall
-    clock was stepped, for the last answer was about the clock before the step."""
+    """Reads the clocks. Asks the kernel for synchronisation every second and after each wall clock step."""
 
     def __init__(self) -> None:
         self._asked = -_ASK_NS
@@ -100,7 +99,7 @@ class ClockReader:
         self._offset = 0
 
     def look(self) -> Instant:
-        """The clocks now. If the process was held up in between, they are read again, up to five times."""
+        """Return the clocks; repeats up to five times if interrupted."""
         best = (0, 0, -1)
         for _ in range(_TRIES):
             before = machine.monotonic()

@@ -1,5 +1,6 @@
-"""Files: written whole or not at all, most of them for their owner only; small records that are written again
-and again in place; the paths of secrets; and the room that a disk has left."""
+"""Writes files atomically, private by default, and small records in place; checks secret paths and disk
+space.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +23,15 @@ from msgspec import Struct
 _RESERVE: Final = 64 * 2**20
 _SHARE: Final = 20
 _FILES: Final = 64
-"""Inodes that are kept free: a server makes a file for each 8 MiB of a stream, its agent some at a time."""
+"""Inodes kept free; a server needs one per 8 MiB of stream."""
 
 
 class UnseenError(Exception):
-    """A path cannot be read, so it is unknown whether it exists; the text says why."""
+    """The path can't be read, so its existence is unknown; the text has the reason."""
 
 
 def mode_at(path: Path | str) -> int | None:
-    """Type and mode of the file at a path, None if there is none. Unlike `Path.exists`, raises `UnseenError`
-    where this user may not look, as in a directory without permission."""
+    """Return type and mode of a path, None if missing. Raises `UnseenError` without permission."""
     try:
         return os.stat(path).st_mode  # noqa: PTH116 - a text may hold what a Path does not take
     except (FileNotFoundError, NotADirectoryError):
@@ -41,7 +41,7 @@ def mode_at(path: Path | str) -> int | None:
 
 
 def is_there(path: Path | str) -> bool:
-    """Whether a file is at a path, as far as this user may see."""
+    """Tell whether a file exists, as far as visible."""
     try:
         return mode_at(path) is not None
     except UnseenError:
@@ -49,8 +49,7 @@ def is_there(path: Path | str) -> bool:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file to read it. Raises `OSError`, also for a named pipe: opening one would wait for a
-    writer."""
+    """Open a regular file. Raises `OSError`, also for a named pipe, which would block."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError as error:
@@ -62,7 +61,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def private_directory(path: Path) -> Path:
-    """Make a directory and its missing parents with mode 0700; an existing one keeps its mode."""
+    """Create a directory and its parents with mode 0700; an existing one keeps its mode."""
     for missing in reversed([path, *path.parents]):
         if not missing.exists():
             missing.mkdir(mode=0o700, exist_ok=True)
@@ -70,8 +69,9 @@ def private_directory(path: Path) -> Path:
 
 
 def write_private(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
-    """Put a file of this mode, and of this `owner` (user, group), with this content in place, so that a crash
-    leaves the old or the new one, whole; one writer at a time. Raises `OSError`."""
+    """Replace a file atomically with this mode and `owner` (user, group); one writer at a time. Raises
+    `OSError`.
+    """
     aside = path.with_name(f".{path.name}.new")
     aside.unlink(missing_ok=True)
     try:
@@ -86,14 +86,14 @@ def write_private(path: Path, data: bytes, mode: int = 0o600, owner: tuple[int, 
 
 
 class LockedError(Exception):
-    """Another process holds the lock of a file; the text says which, and for how long it was awaited."""
+    """Another process holds a file's lock; the text names it and the wait."""
 
 
 @contextlib.contextmanager
 def locked(path: Path, seconds: float) -> Iterator[None]:
-    """Hold the lock of a file that several commands read, edit and write, for the scope. The lock is a file
-    beside it that stays, and goes with the process whatever ends that. Raises `LockedError` after so many
-    seconds, or `OSError`."""
+    """Lock a file for the scope, through a persistent lock file beside it. Raises `LockedError` after so many
+    seconds, or `OSError`.
+    """
     descriptor = _open_lock(path.with_name(f".{path.name}.lock"), path.stat())
     try:
         deadline = time.monotonic() + seconds
@@ -110,7 +110,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 
 
 def _open_lock(path: Path, like: os.stat_result) -> int:
-    """Open the file of a lock. What root makes belongs to the owner of the file that it locks."""
+    """Open a lock file, which root gives to the owner of the locked file."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -129,8 +129,10 @@ def _has_locked(descriptor: int) -> bool:
 
 
 def create_private(path: Path, data: bytes) -> None:
-    """Like `write_private`, but never replaces: raises `FileExistsError`, also when several write at once.
-    Missing directories are made. What root makes belongs to the owner of the directory that was there."""
+    """Create a file as `write_private`; raises `FileExistsError`, also in a race. Makes missing directories.
+
+    As root, the file belongs to the owner of the existing directory.
+    """
     missing = [above for above in (path.parent, *path.parent.parents) if not above.exists()]
     there = (missing[-1].parent if missing else path.parent).stat()
     owner = (there.st_uid, there.st_gid) if os.geteuid() == 0 else None
@@ -148,34 +150,33 @@ def create_private(path: Path, data: bytes) -> None:
 
 
 class Room(Struct, frozen=True):
-    """The room on a disk, in bytes. A nats-server whose disk becomes full stops writing until it is
-    restarted, so messages are refused while the reserve is left."""
+    """Disk space in bytes. nats-server stops writing on a full disk until restarted, so a reserve is kept."""
 
     free: int
-    """What this user may still write."""
+    """Writable by this user."""
     reserve: int
-    """What should be left: 64 MiB, or a twentieth of a small disk."""
+    """64 MiB, or a twentieth of a small disk."""
     files: int | None = None
-    """How many files may still be made; None where the file system has no such limit."""
+    """Free inodes; None if unlimited."""
 
     @property
     def low(self) -> bool:
-        """Whether new messages must be refused."""
+        """Whether to refuse messages."""
         return self.free < self.reserve or self.few_files
 
     @property
     def few_files(self) -> bool:
-        """Whether inodes are what is lacking."""
+        """Whether inodes are short."""
         return self.files is not None and self.files < _FILES
 
     @property
     def enough(self) -> bool:
-        """Whether messages may be accepted again: twice the reserve, so that the state does not flap."""
+        """Whether to accept again: twice the reserve, against flapping."""
         return self.free >= 2 * self.reserve and (self.files is None or self.files >= 2 * _FILES)
 
 
 def room(directory: Path) -> Room | None:
-    """The room of the disk on which a directory is, None if it is unknown."""
+    """Return the space of a directory's disk, None if unknown."""
     try:
         disk = os.statvfs(directory)
     except OSError:
@@ -210,16 +211,17 @@ _SHIPPED: Final = "/run/credentials/petiole.service"
 
 
 class RelativePath(PosixPath):
-    """A path that its file names relative to its own directory."""
+    """A path relative to its configuration file."""
 
     given = ""
-    """The text in the file; empty for a path that was derived from such a path."""
+    """The written text; "" for derived paths."""
 
 
 def place(text: str, directory: Path | None = None) -> Path:
-    """The path that a configuration in this directory names; without a directory a relative path stays
-    relative. systemd passes a path that begins with `$CREDENTIALS_DIRECTORY/`; a command that is run by hand
-    finds it where the shipped unit has it."""
+    """Return a configured path, relative to `directory` if given.
+
+    `$CREDENTIALS_DIRECTORY/` comes from systemd; commands use the unit's place instead.
+    """
     name = text.removeprefix(f"${_VARIABLE}/")
     if name != text:
         return _directory() / name
@@ -231,8 +233,7 @@ def place(text: str, directory: Path | None = None) -> Path:
 
 
 def named(path: Path) -> str:
-    """The path of a secret's file, for a message. Text that does not look like a path may be the secret
-    itself, written where its file belongs: it is not shown."""
+    """Return a secret file's path for messages. Text unlike a path may be the secret itself and is hidden."""
     text = (isinstance(path, RelativePath) and path.given) or str(path)
     if text.startswith(("/", "./", "../")) or is_there(path) or ("/" in text and is_there(path.parent)):
         return str(path)
@@ -240,18 +241,19 @@ def named(path: Path) -> str:
 
 
 def without_password(text: str) -> str:
-    """A text without the logins of the addresses in it."""
+    """Remove logins from addresses in a text."""
     return _LOGIN.sub(r"\1", text)
 
 
 def is_handed_over(path: Path) -> bool:
-    """Whether systemd passes this file."""
+    """Tell whether systemd passes this file."""
     return path.is_relative_to(_directory())
 
 
 def others_may(path: Path, mode: int) -> bool:
-    """Whether a secret of this mode is open to others than its owner. systemd may let the agent's user in by
-    an access list, which shows as a right of the group (systemd.exec(5))."""
+    """Tell whether a secret's mode opens it to others. systemd's ACL for the agent shows as group right
+    (systemd.exec(5)).
+    """
     return bool(mode & (0o007 if is_handed_over(path) else 0o077))
 
 
@@ -260,22 +262,21 @@ def _directory() -> Path:
 
 
 SLOT: Final = 64 * 1024
-"""Bytes of one slot, its head with them."""
+"""Bytes of a slot with its head."""
 _HEAD: Final = struct.Struct("<4sIQI")
 _MAGIC: Final = b"PTL1"
-"""Of this form of a slot: length and number of the record, and the CRC-32 of both and of the record."""
+"""Slot format: record length and number, and a CRC-32 over them and the record."""
 
 
 class SlotFile:
-    """Two slots, written in turn, so that a crash while one is written leaves the other whole. One writer at
-    a time."""
+    """Two slots written in turn, so a crash leaves one whole. One writer at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._number = 0
 
     def read(self) -> list[bytes]:
-        """The whole records in the file, the newest first; none where there is no file. Raises `OSError`."""
+        """Return whole records, newest first. Raises `OSError`."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -287,8 +288,7 @@ class SlotFile:
         return [record for _, record in found]
 
     def write(self, record: bytes) -> bool:
-        """Write a record over the older of both; returns False where it does not fit into a slot. Returns
-        once it is on disk. Raises `OSError`."""
+        """Write a record durably over the older slot; False if too large. Raises `OSError`."""
         if not self._number:
             self.read()
         number = self._number + 1
@@ -310,8 +310,9 @@ class SlotFile:
 
 
 def write_at(descriptor: int, data: bytes, offset: int) -> None:
-    """Write all of it at an offset. The kernel writes a part and raises nothing where the disk becomes full
-    within it; the next attempt raises `OSError`."""
+    """Write everything at an offset. Repeats after a partial write on a full disk, which then raises
+    `OSError`.
+    """
     rest = memoryview(data)
     while rest:
         written = os.pwrite(descriptor, rest, offset)
@@ -323,7 +324,7 @@ def _checksum(number: int, record: bytes) -> int:
 
 
 def _parse_slot(slot: bytes) -> tuple[int, bytes] | None:
-    """Number and record of a slot, None for one that was never written, or not to its end."""
+    """Return a slot's number and record, None if invalid."""
     if len(slot) < _HEAD.size:
         return None
     magic, length, number, checksum = _HEAD.unpack_from(slot)

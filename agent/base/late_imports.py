@@ -1,5 +1,4 @@
-"""What keeps a start short: modules that are loaded when they are first used, though an import names them
-before; and a garbage collector that leaves imports alone."""
+"""Speeds up the start: loads modules at first use, and keeps the garbage collector off imports."""
 
 from __future__ import annotations
 
@@ -11,12 +10,11 @@ from types import ModuleType
 from typing import Any, Final
 
 _YOUNG_OBJECTS: Final = 50_000
-"""New objects after which the collector looks for garbage."""
+"""New objects before a collection."""
 
 
 def load_late(*names: str) -> None:
-    """Have an `import` of these modules load nothing; the first use of what is in them does. A module that is
-    missing or loaded already is left alone."""
+    """Defer loading of modules to their first use. Ignores missing and loaded ones."""
     for name in names:
         if name not in sys.modules and (spec := find_spec(name)) is not None:
             sys.modules[name] = module_from_spec(spec)
@@ -24,14 +22,13 @@ def load_late(*names: str) -> None:
 
 
 def collect_rarely() -> None:
-    """Have the garbage collector leave alone what imports make, which is all kept; and what there is when the
-    process ends, which takes a fifth of a short one."""
+    """Exclude imported objects from collection, and skip the collection at the process's end."""
     gc.set_threshold(_YOUNG_OBJECTS)
     atexit.register(gc.freeze)
 
 
 class _Unloaded(ModuleType):
-    """What `importlib.util.LazyLoader` makes is loaded by the next `import` already (Python 3.11 to 3.14)."""
+    """A lazy module; `importlib.util.LazyLoader`'s are loaded by the next `import` (Python 3.11 to 3.14)."""
 
     def __getattr__(self, name: str) -> Any:
         self.__class__ = ModuleType  # type: ignore[assignment]

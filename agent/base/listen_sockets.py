@@ -1,8 +1,7 @@
-"""Addresses to listen on: their sockets, which stay open while a listener restarts, and why one is not free.
+"""Keeps listening sockets open while listeners restart, and explains unavailable addresses.
 
-A connection that arrives meanwhile waits in the kernel instead of being refused. Sockets belong to the
-process, as its descriptors do: there is one `LISTEN_SOCKETS`. Across an exec their numbers are passed in an
-environment variable; a number counts only if its socket is bound to the address named with it.
+Connections meanwhile wait in the kernel. There is one `LISTEN_SOCKETS` per process. Across an exec,
+descriptors pass in an environment variable and are checked against their address.
 """
 
 from __future__ import annotations
@@ -18,18 +17,17 @@ from pathlib import Path
 from typing import Any, Final
 
 EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not listened on
-"""Hosts that mean every address of a machine."""
+"""Hosts that mean all addresses."""
 VARIABLE: Final = "PETIOLE_DOORS"
 
 
 def tcp(host: str, port: int) -> str:
-    """The name of a TCP address in `LISTEN_SOCKETS`."""
+    """Return a TCP address's name in `LISTEN_SOCKETS`."""
     return f"tcp://{host}:{port}"
 
 
 class ListenSockets:
-    """All listening sockets of the process, by the name of their address: those in use, and those kept for
-    the next listener."""
+    """All listening sockets by address: in use and kept."""
 
     def __init__(self) -> None:
         self._open: dict[str, Sequence[socket.socket]] = {}
@@ -37,12 +35,12 @@ class ListenSockets:
         self._leaving: frozenset[str] = frozenset()
 
     def is_free(self, where: str) -> bool:
-        """Whether this address is held for the next listener."""
+        """Tell whether an address is kept for the next listener."""
         return where in self._kept or where in self._leaving
 
     @contextlib.contextmanager
     def leaving(self, wheres: Collection[str]) -> Iterator[None]:
-        """Meanwhile treat these addresses as free: their listeners are about to stop."""
+        """Treat these addresses as free within the scope."""
         self._leaving = frozenset(wheres)
         try:
             yield
@@ -53,12 +51,12 @@ class ListenSockets:
         return where in self._kept
 
     def take(self, where: str) -> list[socket.socket]:
-        """The sockets kept for the next listener; the caller owns them now."""
+        """Return kept sockets; the caller owns them."""
         return self._kept.pop(where, [])
 
     @contextlib.contextmanager
     def listening(self, where: str, sockets: Sequence[socket.socket]) -> Iterator[None]:
-        """Meanwhile these sockets are in use for an address."""
+        """Mark sockets as in use within the scope."""
         self._open[where] = sockets
         try:
             yield
@@ -67,7 +65,7 @@ class ListenSockets:
                 del self._open[where]
 
     def keep(self, wanted: Collection[str]) -> None:
-        """Keep the sockets in use at these addresses until they are taken or closed."""
+        """Keep these addresses' sockets until taken or closed."""
         for where in self._open.keys() & set(wanted):
             if where not in self._kept:
                 self._kept[where] = [_another(socket_) for socket_ in self._open[where]]
@@ -80,7 +78,7 @@ class ListenSockets:
             _remove(where)
 
     def pass_fds(self, environment: MutableMapping[str, str]) -> None:
-        """Pass the kept sockets to the program that replaces this one."""
+        """Pass kept sockets across an exec."""
         numbers = {where: [socket_.fileno() for socket_ in sockets] for where, sockets in self._kept.items()}
         for number in (number for each in numbers.values() for number in each):
             os.set_inheritable(number, True)
@@ -88,7 +86,7 @@ class ListenSockets:
             environment[VARIABLE] = json.dumps(numbers)
 
     def inherit_fds(self, environment: MutableMapping[str, str]) -> None:
-        """Keep the sockets that the replaced program passed; ignore anything else."""
+        """Keep sockets passed across an exec; ignores others."""
         try:
             given = json.loads(environment.pop(VARIABLE, "{}"))
             pairs = [(str(where), int(number)) for where, numbers in given.items() for number in numbers]
@@ -105,8 +103,7 @@ LISTEN_SOCKETS: Final = ListenSockets()
 
 
 class PortServer:
-    """A listener on a port, which takes over the sockets kept for it. Connections get protocols from `make`;
-    `options` are those of `loop.create_server`."""
+    """A listener that takes kept sockets. `make` returns protocols; `options` are of `loop.create_server`."""
 
     def __init__(self, host: str, port: int, make: Callable[[], asyncio.Protocol], **options: Any) -> None:
         self._host, self._port, self._make, self._options = host, port, make, options
@@ -114,7 +111,7 @@ class PortServer:
         self._door = contextlib.ExitStack()
 
     async def open(self) -> int:
-        """Listen and return the port, never 0. Raises `OSError`."""
+        """Listen and return the real port. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         where = tcp(self._host, self._port)
         for socket_ in LISTEN_SOCKETS.take(where):
@@ -132,27 +129,26 @@ class PortServer:
         return int(sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept no new connection; open ones continue."""
+        """Stop accepting; open connections continue."""
         self._door.close()
         for server in self._servers:
             server.close()
 
 
 def near_host(host: str) -> str:
-    """The host under which this machine reaches a server that listens on `host`."""
+    """Return the local host to reach a server on `host`."""
     if host not in EVERYWHERE:
         return host
     return "::1" if ":" in host else "127.0.0.1"
 
 
 def host_and_port(host: str, port: int) -> str:
-    """An address as text, such as `[::1]:4222`."""
+    """Format an address such as `[::1]:4222`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_free(address: tuple[str, int]) -> bool:
-    """Whether a server could listen on this address now; binds for a moment. Raises `OSError` for an address
-    that this user or this machine may not have."""
+    """Tell whether an address can be bound now. Raises `OSError` for a forbidden one."""
     family, kind, _, _, where = socket.getaddrinfo(
         *address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -168,8 +164,7 @@ def is_free(address: tuple[str, int]) -> bool:
 
 
 def obstacle(address: tuple[str, int]) -> str | None:
-    """Why listening on an address would fail, with a remedy; None if it would not. Sockets kept for the next
-    listener do not count."""
+    """Return why listening would fail, with remedy, or None. Ignores kept sockets."""
     if LISTEN_SOCKETS.is_free(tcp(*address)):
         return None
     try:
@@ -181,7 +176,7 @@ def obstacle(address: tuple[str, int]) -> str | None:
 
 
 def cannot_listen(address: tuple[str, int], error: OSError) -> str:
-    """Why listening failed, with a remedy."""
+    """Return why listening failed, with remedy."""
     where = host_and_port(*address)
     if error.errno == errno.EADDRINUSE:
         return f"{where} is taken by another program; stop it or choose another port"
@@ -196,7 +191,7 @@ def _another(original: socket.socket) -> socket.socket:
 
 
 def _is_bound(where: str, number: int) -> bool:
-    """Whether a descriptor is a socket that is bound to the address of this name."""
+    """Tell whether a descriptor is a socket bound to this address."""
     with socket.socket(fileno=os.dup(number)) as bound:
         scheme, _, rest = where.partition("://")
         if bound.family == socket.AF_UNIX:

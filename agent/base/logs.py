@@ -1,6 +1,8 @@
-"""Logging by structlog to standard error, as JSON lines or for a terminal, the libraries' logging too; a
-state logged once when it begins and once when it ends, a few reports a minute of what repeats; and text made
-short, and safe for a terminal."""
+"""Logs by structlog to standard error as JSON or console text, with the libraries' logs.
+
+`LogEdge` logs a fault at its start and end, `Sparse` limits repeats; further functions make text short and
+safe.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,7 @@ _threshold = logging.INFO
 
 
 def set_up(level: str, form: str) -> None:
-    """Log from this level on as `json` or for the `console`; the form `auto` is the console's form on a
-    terminal and JSON elsewhere."""
+    """Log from this level as `json` or `console`; `auto` is console on a terminal."""
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     set_level(level)
     renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
@@ -46,7 +47,7 @@ def set_up(level: str, form: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """Log from this level on, also in loggers that exist already."""
+    """Change the level, also of existing loggers."""
     global _threshold
     _threshold = _LEVELS[level.upper()]
 
@@ -57,7 +58,7 @@ _WARNING_LENGTH: Final = 500
 
 
 def last_warning(input_name: str) -> str | None:
-    """The newest warning or error that was logged of an input since the process began."""
+    """Return an input's last warning or error of this process."""
     return _WARNINGS.get(input_name)
 
 
@@ -78,9 +79,9 @@ def _drop_below(_logger: WrappedLogger, method: str, event: EventDict) -> EventD
 
 
 class _StandardError:
-    """Standard error as it is when something is written: loggers are made once, and what runs a command
-    within a program may replace it for as long as that takes. What it does not take, on a full disk or in a
-    pipe that nobody reads any more, is left out: no line of a log may end what it is about."""
+    """The current standard error, which may be replaced while commands run. Drops text that it can't take
+    (full disk, closed pipe).
+    """
 
     def write(self, text: str) -> None:
         with suppress(OSError):
@@ -95,8 +96,7 @@ _STANDARD_ERROR: Final = cast(TextIO, _StandardError())
 
 
 def end() -> None:
-    """Leave out what standard error has not taken. The interpreter would try once more at its end, and change
-    the process's exit code to 120."""
+    """Drop unwritten output; otherwise the interpreter exits with 120."""
     try:
         sys.stderr.flush()
     except OSError:
@@ -112,8 +112,9 @@ _SECONDS: Final = 60.0
 
 
 class LogEdge:
-    """A fault that is logged when it begins, when its facts change, and when it ends: as `over`, unless that
-    is empty. `error` logs it as an error instead of a warning."""
+    """Logs a fault at its start, at changes, and at its end as `over` unless "". `error` selects
+    the level.
+    """
 
     def __init__(self, log: FilteringBoundLogger, over: str = "", *, error: bool = False) -> None:
         self._warn = log.error if error else log.warning
@@ -126,7 +127,7 @@ class LogEdge:
         return self._last is not None
 
     def begin(self, event: str, *, exc_info: BaseException | None = None, **facts: Any) -> None:
-        """The fault is there; a traceback is logged with it and does not make it another fault."""
+        """Start or update the fault; a traceback does not make it a new one."""
         if (event, facts) != self._last:
             self._last = (event, facts)
             self._warn(event, **facts, **({} if exc_info is None else {"exc_info": exc_info}))
@@ -138,7 +139,7 @@ class LogEdge:
 
 
 class Sparse:
-    """Lets through the first five reports of each minute. Its times are monotonic seconds from the caller."""
+    """Admits five reports a minute. Monotonic seconds from the caller."""
 
     def __init__(self) -> None:
         self._began = float("-inf")
@@ -146,7 +147,7 @@ class Sparse:
         self._held_back = 0
 
     def held_back(self, now: float) -> int | None:
-        """None if this report is to be held back, else how many were since the last that was not."""
+        """Return None to hold back this report, else how many were held back since the last."""
         if now - self._began >= _SECONDS:
             self._began, self._passed = now, 0
         if self._passed >= _BURST:
@@ -157,29 +158,28 @@ class Sparse:
         return held_back
 
     def report(self, say: Callable[..., Any], event: str, **facts: Any) -> None:
-        """Log by `say`, a method of a logger, unless this report is to be held back."""
+        """Log by `say` unless held back."""
         held_back = self.held_back(time.monotonic())
         if held_back is not None:
             say(event, **facts, not_reported_before=held_back)
 
 
 _CONTROL: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
-"""Control characters that JSON may hold as they are: U+007F, and U+0080 to U+009F in UTF-8."""
+"""Control characters that JSON may contain: U+007F, and U+0080 to U+009F in UTF-8."""
 
 
 def listed(items: Sequence[str], most: int = 5, *, by: str = ", ", noun: str = "") -> str:
-    """The first `most` items in a row and how many are left: `a, b and 3 more`, with a noun `a, b and 3 more
-    ranges`."""
+    """List the first `most` items and count the rest: `a, b and 3 more ranges`."""
     left = len(items) - most
     return by.join(items[:most]) + (f" and {left} more{noun and f' {noun}'}" if left > 0 else "")
 
 
 NO_THREAT: Final = 3650 * 86_400.0
-"""Seconds, ten years, from which on a time until something goes wrong threatens nothing; also infinity."""
+"""Seconds (ten years) from which a time to failure means none; also infinity."""
 
 
 def time_text(seconds: float, small: str = " seconds") -> str:
-    """A time in its largest fitting unit, for people; `small` is the unit below two minutes."""
+    """Format a duration in its largest unit; `small` is the unit below two minutes."""
     for size, unit in ((86_400, " days"), (3_600, " hours"), (60, " minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{unit}"
@@ -187,10 +187,10 @@ def time_text(seconds: float, small: str = " seconds") -> str:
 
 
 def harmless(lines: bytes) -> bytes:
-    """JSON lines that mean the same and hold no control character that a terminal would obey."""
+    """Escape terminal control characters in JSON lines."""
     return _CONTROL.sub(lambda match: b"\\u00%02x" % match[0][-1], lines)
 
 
 def shown(text: str) -> str:
-    """Text for a terminal: a character that is not printable becomes an escape."""
+    """Escape nonprintable characters."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

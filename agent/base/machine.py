@@ -1,5 +1,4 @@
-"""The agent on its machine: the machine's identity, which outlives the state directory, one agent for one
-state directory, and notifications to systemd."""
+"""Identifies the machine, locks the state directory, and notifies systemd."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 
 
 def machine_id(known: str | None = None) -> str:
-    """An id of this machine that does not reveal the machine-id itself (machine-id(5) asks for a keyed hash);
-    where there is none the `known` one, or a random one."""
+    """Return a keyed hash of the machine-id (machine-id(5)), else the `known` or a random id."""
     text = _MACHINE_ID.read_text().strip() if _MACHINE_ID.exists() else ""
     if not text:
         return known or uuid.uuid4().hex[:16]
@@ -35,11 +33,11 @@ _LOCK = "agent.lock"
 
 
 class InUseError(Exception):
-    """The state directory is in use by another agent or cannot be written; the text says why."""
+    """The state directory is in use or unwritable; the text has the reason."""
 
 
 def running(state_dir: Path) -> int | None:
-    """The process id of the agent that uses a state directory, None if there is none. Raises `OSError`."""
+    """Return the process id of the agent using a state directory, or None. Raises `OSError`."""
     try:
         descriptor = os.open(state_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -56,13 +54,13 @@ def running(state_dir: Path) -> int | None:
 
 
 def unwritable(state_dir: Path, error: OSError) -> str:
-    """Why nothing can be kept in a state directory, with a remedy."""
+    """Return why a state directory is unwritable, with remedy."""
     return f"state_dir {state_dir} cannot be written ({error.strerror}); make it for the agent's user"
 
 
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the lock of a state directory. Raises `InUseError`."""
+    """Lock a state directory for the scope. Raises `InUseError`."""
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(state_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -88,7 +86,7 @@ def _in_use(state_dir: Path) -> str:
 
 
 _LONGEST: Final = 400
-"""Characters of a status, of which `systemctl status` shows one line."""
+"""Longest status; `systemctl status` shows one line."""
 
 log = structlog.get_logger("agent")
 
@@ -97,21 +95,21 @@ class Notifier(Struct, frozen=True):
     """Sends notifications to the supervisor."""
 
     address: str | bytes
-    """The address of its socket."""
+    """Its socket's address."""
     watchdog: float | None = None
-    """Seconds without `alive` after which it kills the process, None if it has no watchdog."""
+    """Seconds without `alive` before it kills the process, None without watchdog."""
 
     def ready(self) -> None:
-        """The process is ready, or has reloaded."""
+        """Report the process ready or reloaded."""
         self._send("READY=1")
 
     def reloading(self) -> None:
-        """The process reloads its configuration, until `ready`."""
+        """Report a reload, until `ready`."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}")
 
     def stopping(self, seconds: float) -> None:
-        """The process ends, within so many seconds, whatever shorter time its unit allows."""
+        """Report the end within so many seconds, beyond the unit's limit."""
         self._send(
             "STOPPING=1",
             "STATUS=what is in flight is stored, then it ends",
@@ -119,7 +117,7 @@ class Notifier(Struct, frozen=True):
         )
 
     def status(self, text: str) -> None:
-        """The state of the process in one sentence."""
+        """Report the state in one sentence."""
         self._send(f"STATUS={_line(text)}")
 
     def alive(self) -> None:
@@ -135,7 +133,7 @@ class Notifier(Struct, frozen=True):
 
 
 def notifier(environment: Mapping[str, str]) -> Notifier | None:
-    """The notifier that the environment of this process asks for, None without a supervisor."""
+    """Return the notifier by the environment, None without supervisor."""
     address = environment.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@") or address in ("/", "@"):
         return None

@@ -1,5 +1,4 @@
-"""All metrics of the agent in one place; each is described in docs/metrics.md. Base units, `_total` on
-counters."""
+"""Defines all metrics of the agent, described in docs/metrics.md: base units, `_total` on counters."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ LATENCY_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.
 
 @cache
 def own_version() -> str:
-    """The version of this program, whose metadata is read and parsed once in a process."""
+    """Return this program's version, read once."""
     return version("petiole")
 
 
 class Metrics:
-    """The collectors of one agent, in a registry of its own so that tests can run several agents."""
+    """The collectors of one agent with their own registry."""
 
     def __init__(self) -> None:
         # They would be a series more for each counter, of no use here.
@@ -219,7 +218,7 @@ class Metrics:
         self.commands = counter("petiole_commands", "Commands answered, by what became of them.", ["outcome"])
 
     def show_link(self, link: str, *, up: bool, lag: int | None) -> None:
-        """Show the state of a declared link; `lag` is None while it is unknown."""
+        """Set a declared link's state; `lag` None if unknown."""
         self.link_up.labels(link).set(up)
         if lag is not None:
             self.link_lag.labels(link).set(lag)
@@ -228,7 +227,7 @@ class Metrics:
 
 
 def _tasks() -> float:
-    """Asked at a scrape, which happens in the loop; elsewhere there is none to count."""
+    """Count tasks at a scrape in the loop; 0 elsewhere."""
     try:
         return float(len(asyncio.all_tasks()))
     except RuntimeError:

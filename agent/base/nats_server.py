@@ -1,5 +1,4 @@
-"""The nats-server as a program: finding its binary, running it briefly, refusing old versions; the syntax of
-its configuration; and its subjects."""
+"""Finds, runs and checks the nats-server program, and renders its configuration syntax and subjects."""
 
 from __future__ import annotations
 
@@ -15,19 +14,18 @@ from agent.base.wait import timeout
 
 Version = tuple[int, int, int]
 MINIMUM: Final[Version] = (2, 15, 1)
-"""Before 2.15 the hub silently skips a stream that was recreated at the leaf; all measurements here are of
-2.15.1."""
+"""Before 2.15 the hub silently skips recreated leaf streams; measurements here are of 2.15.1."""
 
 _SECONDS = 10.0
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 
 
 class ServerError(Exception):
-    """The server cannot be run; the text says what is wrong and what to do."""
+    """The server can't run; the text has reason and remedy."""
 
 
 def find_binary() -> Path:
-    """The nats-server beside this interpreter, else the one on PATH. Raises `ServerError`."""
+    """Return the nats-server beside this interpreter or on PATH. Raises `ServerError`."""
     beside = Path(sys.executable).with_name("nats-server")
     if beside.is_file():
         return beside
@@ -41,14 +39,13 @@ def find_binary() -> Path:
 
 
 async def version_of(binary: Path) -> str:
-    """The version of a nats-server, such as `2.15.1`. Raises `ServerError`, also for one that is too old."""
+    """Return a binary's version such as `2.15.1`. Raises `ServerError`, also if too old."""
     _, said = await ask(binary, "--version")
     return check_version(said, str(binary))
 
 
 async def ask(binary: Path, *arguments: str, seconds: float = _SECONDS) -> tuple[int, str]:
-    """Exit code and output of a short run of a binary. Raises `ServerError` when it can't be run, or does not
-    end within so many seconds."""
+    """Return exit code and output of a short run. Raises `ServerError` on failure or timeout."""
     try:
         process = await asyncio.create_subprocess_exec(
             binary,
@@ -72,13 +69,13 @@ async def ask(binary: Path, *arguments: str, seconds: float = _SECONDS) -> tuple
 
 
 def parse_version(text: str) -> Version | None:
-    """The version in a text such as `2.15.1`."""
+    """Parse a version such as `2.15.1`."""
     match = _VERSION.search(text)
     return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
 def check_version(text: str, whose: str) -> str:
-    """The version in a text, when the server is new enough. Raises `ServerError`."""
+    """Return a sufficient version in a text. Raises `ServerError`."""
     version = parse_version(text)
     if version is None:
         raise ServerError(f"{whose} does not say that it is a nats-server: {text.strip()[:80]!r}")
@@ -92,17 +89,17 @@ def check_version(text: str, whose: str) -> str:
 
 
 INCLUDE: Final = "include"
-"""The key of a table that includes another file, relative to the one that names it."""
+"""The key for an included file, relative to the including one."""
 
 VARIABLE: Final = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class RenderError(ValueError):
-    """A value cannot stand in a configuration; the text says which one and why."""
+    """A value can't be rendered; the text names it and the reason."""
 
 
 class Rows:
-    """Items of a list of which each is made when its turn comes: thousands at once would take long."""
+    """List items made on demand, to spread the time."""
 
     __slots__ = ("_make",)
 
@@ -114,13 +111,13 @@ class Rows:
 
 
 class Variable(str):
-    """A value that nats-server reads from its environment, such as `$STORE_KEY`; it is not quoted."""
+    """An unquoted environment variable, such as `$STORE_KEY`."""
 
     __slots__ = ()
 
 
 def quoted(text: str) -> str:
-    """The text in quotes. Raises `RenderError`."""
+    """Quote text. Raises `RenderError`."""
     if not text.isprintable():
         raise RenderError(f"{text!r} holds a character that cannot stand in a configuration")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
@@ -128,8 +125,7 @@ def quoted(text: str) -> str:
 
 
 def block(body: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """The lines of a table in pieces, `INCLUDE` in the form that it needs. `Rows` in a list stand for their
-    items, a piece each. Raises `RenderError`."""
+    """Yield a table's lines in pieces; `Rows` yield a piece per item. Raises `RenderError`."""
     inner = indent + "  "
     for key, value in body.items():
         yield f"{indent}{INCLUDE} " if key == INCLUDE else f"{indent}{key}: "
@@ -178,7 +174,7 @@ def _value(value: Any, indent: str) -> str:
 
 
 def merged(table: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with another one over it; tables within are merged, lists replaced."""
+    """Merge a table over another; lists are replaced."""
     result = dict(table)
     for key, value in added.items():
         present = result.get(key)
@@ -188,7 +184,7 @@ def merged(table: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]
 
 
 def with_variables(value: Any) -> Any:
-    """A checked overlay (`agent.config.server_overlay`) as it is rendered."""
+    """Render a checked overlay (`agent.config.server_overlay`)."""
     if isinstance(value, Mapping):
         return {name: with_variables(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -197,7 +193,7 @@ def with_variables(value: Any) -> Any:
 
 
 def subject_covers(granted: str, needed: str) -> bool:
-    """Whether all subjects that `needed` lets pass are ones that `granted` lets pass."""
+    """Tell whether `granted` allows all subjects of `needed`."""
     have, want = granted.split("."), needed.split(".")
     if have[-1] == ">":
         have.pop()
@@ -210,7 +206,7 @@ def subject_covers(granted: str, needed: str) -> bool:
 
 
 def subjects_overlap(first: str, second: str) -> bool:
-    """Whether some subject matches both."""
+    """Tell whether a subject matches both."""
     left_tokens, right_tokens = first.split("."), second.split(".")
     for left, right in zip(left_tokens, right_tokens, strict=False):
         if ">" in (left, right):

@@ -1,5 +1,6 @@
-"""What a directory is stored on, and whether that keeps what is synced when power goes. Only file systems
-that are known to do so count; of any other the reason says what is known of it."""
+"""Finds a directory's file system, and whether it keeps synced data on power loss. Unknown ones do
+not count.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +15,9 @@ from msgspec import Struct
 KEEPING: Final = frozenset(
     {"ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs", "nilfs2", "reiserfs"}
 )
-"""File systems with a journal or copy on write, on which a synced file and its name are there after a power
-cut."""
+"""File systems that keep a synced file and its name."""
 FLUSHING: Final = ("ext3", "ext4", "btrfs", "zfs")
-"""File systems that write a file which replaces another, in a power cut too, without a sync of it."""
+"""File systems that write a replacing file whole without its sync."""
 _MEMORY: Final = ("tmpfs", "ramfs", "rootfs", "devtmpfs", "hugetlbfs")
 _LAYERS: Final = ("overlay", "aufs", "unionfs")
 _SHARES: Final = re.compile(r"(nfs|cifs|smb|9p|ceph|gluster|afs|virtiofs|vboxsf|lustre|ocfs2|gfs2|fuse)")
@@ -38,22 +38,22 @@ class Mount(Struct, frozen=True):
 
 
 class Storage(Struct, frozen=True):
-    """What a path is stored on."""
+    """The storage of a path."""
 
     kind: str | None
-    """The file system, such as `ext4`; None if it is unknown."""
+    """File system such as `ext4`; None if unknown."""
     problem: str | None
-    """Why a power cut may take what is synced there; None where it is known to be kept."""
+    """Why synced data may be lost; None if known to be kept."""
 
 
 def storage(path: Path) -> Storage:
-    """What a path, or the nearest directory above it that is there, is stored on."""
+    """Return the storage of a path or its nearest existing parent."""
     mount = mount_of(path)
     return Storage(None, "its file system is not known") if mount is None else judged(mount)
 
 
 def judged(mount: Mount, depth: int = 0) -> Storage:
-    """Whether a mount keeps what is synced."""
+    """Judge whether a mount keeps synced data."""
     kind = mount.kind
     if kind in _MEMORY:
         problem = f"{kind} is memory: a restart of the machine takes all of it"
@@ -71,7 +71,7 @@ def judged(mount: Mount, depth: int = 0) -> Storage:
 
 
 def _under(mount: Mount, depth: int) -> str | None:
-    """What the block devices below a mount lose, if anything."""
+    """Return what block devices below a mount lose, or None."""
     for name in _devices(Path("/sys/dev/block") / mount.device, depth):
         if _RAM_DISK.match(name):
             return f"{mount.kind} is on {name}, which is memory: a restart of the machine takes all of it"
@@ -84,7 +84,7 @@ def _under(mount: Mount, depth: int) -> str | None:
 
 
 def _devices(device: Path, depth: int) -> Iterator[str]:
-    """The name of a block device, of the disk that it is a part of, and of those below it (LVM, RAID)."""
+    """Yield a block device, its disk, and those below it (LVM, RAID)."""
     try:
         real = device.resolve(strict=True)
     except OSError:
@@ -104,13 +104,13 @@ def _read(path: Path) -> str:
 
 
 def file_system(path: Path) -> str | None:
-    """The kind of file system that a path is on, such as `ext4`; None if it is unknown."""
+    """Return a path's file system, None if unknown."""
     mount = mount_of(path)
     return None if mount is None else mount.kind
 
 
 def mount_of(path: Path) -> Mount | None:
-    """The mount that a path is below; of several at one place the newest, which hides the others."""
+    """Return a path's mount; the newest of several at one place."""
     try:
         text = Path("/proc/self/mountinfo").read_bytes().decode(errors="surrogateescape")
         whole = path.resolve()
@@ -120,7 +120,7 @@ def mount_of(path: Path) -> Mount | None:
 
 
 def covering(path: Path, mounts: list[Mount]) -> Mount | None:
-    """The mount among these that a path is below."""
+    """Return the mount above a path."""
     found = None
     for mount in mounts:
         if path.is_relative_to(mount.place) and (found is None or len(mount.place) >= len(found.place)):
@@ -129,7 +129,7 @@ def covering(path: Path, mounts: list[Mount]) -> Mount | None:
 
 
 def parsed(text: str) -> list[Mount]:
-    """The mounts in the text of a mountinfo file, in its order."""
+    """Parse a mountinfo file in order."""
     mounts = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -141,7 +141,6 @@ def parsed(text: str) -> list[Mount]:
 
 
 def _unescaped(text: str) -> str:
-    """Text in which a blank is written `\\040`."""
     if "\\" not in text:
         return text
     raw = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), os.fsencode(text))

@@ -1,4 +1,4 @@
-"""Keeping parts running: one that fails is logged once and restarted with backoff; the others go on."""
+"""Runs parts, and restarts failed ones with backoff while others continue."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from agent.base.wait import Backoff, event_within, unless
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
 _STEADY_SECONDS = 60.0
 _SETTLED_SECONDS = 5.0
-"""After so long a part that had failed counts as running again."""
+"""Running time after which a failure counts as over."""
 
 
 class ConditionError(Exception):
-    """Something on this machine is missing or in the way; the text says what, where and the remedy. The part
-    that raises it is retried, and the text is logged once, without a traceback."""
+    """A machine condition is missing; the text has reason, place and remedy. The part is retried, logged
+    once.
+    """
 
 
 CONDITIONS = (OSError, ConditionError)
-"""Errors whose text explains a missing condition: a port, a file, room on the disk."""
+"""Errors that explain a missing condition: port, file, disk space."""
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ log = structlog.get_logger("agent")
 
 
 class Switch:
-    """Stops and restarts one part while the agent runs."""
+    """Stops and restarts one part."""
 
     def __init__(self) -> None:
         self._on = True
@@ -40,7 +41,6 @@ class Switch:
 
     @property
     def is_on(self) -> bool:
-        """Whether the part is to run."""
         return self._on
 
     def turn(self, on: bool) -> None:
@@ -52,8 +52,7 @@ class Switch:
                 self._stop.set()
 
     async def run(self, part: Callable[[asyncio.Event], Awaitable[None]], stopping: asyncio.Event) -> None:
-        """Run `part` while the switch is on; the event passed to it is set when it must end. Returns once
-        `stopping` is set and the part has ended."""
+        """Run `part` while on, until `stopping`; its event is set to end it."""
         while not stopping.is_set():
             self._turned.clear()
             if self._on:
@@ -74,15 +73,16 @@ async def _relay(cause: asyncio.Event, other: asyncio.Event) -> None:
 async def keep_serving(
     name: str, service: Callable[[], Awaitable[Any]], stopping: asyncio.Event | None = None
 ) -> None:
-    """Run a service of the process until it ends or this is cancelled; restart it if it fails."""
+    """Run a service until it ends or is cancelled, with restarts."""
     await restart_failing(service, stopping or asyncio.Event(), "service", name)
 
 
 async def until_made(
     make: Callable[[], Awaitable[T]], stopping: asyncio.Event, waiting: Callable[[str], None]
 ) -> T | None:
-    """The result of `make`, retried while a condition on this machine keeps it from working; `waiting` is
-    called with each new reason. None if `stopping` is set before."""
+    """Return the result of `make`, retried during missing conditions, each reported to `waiting`. None if
+    `stopping`.
+    """
     backoff, last = Backoff(_FIRST_DELAY, _LONGEST_DELAY), ""
     while not stopping.is_set():
         try:
@@ -98,8 +98,7 @@ async def until_made(
 async def restart_failing(
     run: Callable[[], Awaitable[Any]], stopping: asyncio.Event, kind: str, name: str
 ) -> None:
-    """Run a part until it ends, and again with backoff whenever it fails while `stopping` is not set. `kind`
-    and `name` stand in the log."""
+    """Run a part until it ends, with restarts until `stopping`. `kind` and `name` are logged."""
     loop, logger = asyncio.get_running_loop(), log.bind(**{kind: name})
     fault = LogEdge(logger, f"{kind} runs again", error=True)
     backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS)
@@ -132,9 +131,9 @@ async def restart_failing(
 
 
 async def _attempt(run: Callable[[], Awaitable[Any]]) -> BaseException | None:
-    """Run a part once; returns its error, None if it ended. A failing part must not end the others, nor pass
-    for a cancellation of the task that restarts it: a part that awaits a task which it has cancelled itself
-    raises that. What a library in Rust panics with is no `Exception` either."""
+    """Run a part once and return its error. Catches a part's own `CancelledError` and panics of Rust
+    libraries.
+    """
     try:
         await run()
     except (KeyboardInterrupt, GeneratorExit):

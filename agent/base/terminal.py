@@ -1,5 +1,4 @@
-"""Output of the commands that only query: colour on a terminal, plain text in a pipe. A name from elsewhere
-reaches it only as printable text."""
+"""Prints query results: coloured on a terminal, plain in a pipe, foreign names escaped."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _PIPE_WIDTH: Final = 10_000
-"""Nothing is cut where a program reads."""
+"""Disables cutting in pipes."""
 _GAP: Final = "  "
 
 GOOD: Final = "green"
@@ -29,18 +28,18 @@ DIM: Final = "dim"
 
 
 class TerminalLine(NamedTuple):
-    """One line; `style` colours it all on a terminal."""
+    """One line with an optional `style`."""
 
     text: str
     style: str = ""
 
 
 def console() -> Console:
-    """Standard output. Colour is for terminals, and not for those that set NO_COLOR."""
+    """Return standard output; colour only on terminals without NO_COLOR."""
     from rich.console import Console
 
     class PipedConsole(Console):
-        """Leaves it to the caller what a closed pipe means."""
+        """Lets the caller handle a closed pipe."""
 
         def on_broken_pipe(self) -> None:
             raise
@@ -50,14 +49,13 @@ def console() -> Console:
 
 
 def text(line: TerminalLine) -> Text:
-    """A line as rich draws it."""
     from rich.text import Text
 
     return Text(shown(line.text), style=line.style)
 
 
 def draw(lines: Iterable[TerminalLine]) -> None:
-    """Print lines; the reader may close the pipe at any time."""
+    """Print lines; tolerates a closed pipe."""
     try:
         _print(lines)
     except BrokenPipeError:
@@ -72,8 +70,7 @@ def _print(lines: Iterable[TerminalLine]) -> None:
 
 
 def watch(lines: Callable[[], list[TerminalLine]], seconds: float) -> None:
-    """Show new lines every `seconds` until Ctrl-C or SIGTERM: on a terminal in one place, in a pipe one after
-    the other, until its reader closes it."""
+    """Show new lines every `seconds` until Ctrl-C or SIGTERM: in place on a terminal, appended in a pipe."""
     if not sys.stdout.isatty():
         repeat(lambda: _print([*lines(), TerminalLine("")]), seconds)
         return
@@ -90,7 +87,7 @@ def watch(lines: Callable[[], list[TerminalLine]], seconds: float) -> None:
 
 
 def repeat(show: Callable[[], None], seconds: float) -> None:
-    """Call `show` every `seconds` until Ctrl-C or SIGTERM, or until the reader closes the pipe."""
+    """Call `show` every `seconds` until Ctrl-C, SIGTERM or a closed pipe."""
     with until_interrupted():
         while True:
             show()
@@ -99,7 +96,7 @@ def repeat(show: Callable[[], None], seconds: float) -> None:
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a reader that closes the pipe end the body, and are no error."""
+    """End the body quietly on Ctrl-C, SIGTERM or a closed pipe."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # Set for SIGINT as well: a shell starts what runs in the background with the signal ignored.
         signal.signal(number, signal.default_int_handler)
@@ -112,17 +109,17 @@ def until_interrupted() -> Iterator[None]:
 
 
 def closed_pipe() -> None:
-    """The reader closed the pipe: drop buffered output so that exit does not fail."""
+    """Drop buffered output after the reader closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def now_text() -> str:
-    """The time, as it stands above what is shown again and again."""
+    """Return the time for a heading."""
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime())
 
 
 def rows_that_fit(reserved: int) -> int | None:
-    """How many lines fit on the terminal below `reserved` others; None in a pipe, which takes all."""
+    """Return the lines that fit below `reserved` others; None in a pipe."""
     if not sys.stdout.isatty():
         return None
     return max(3, console().size.height - reserved)
@@ -134,8 +131,7 @@ def table(
     numbers: Iterable[int] = (),
     width: int | None = None,
 ) -> list[TerminalLine]:
-    """Rows (cells and a style) under their headings; columns whose index is in `numbers` are right-aligned.
-    Within `width` the last column is cut: the others identify a row."""
+    """Format rows (cells and style); `numbers` columns are right-aligned, the last is cut to `width`."""
     right = frozenset(numbers)
     cells = [[shown(cell) for cell in row] for row, _ in rows]
     widths = [max(len(row[at]) for row in [list(head), *cells]) for at in range(len(head))]
@@ -147,7 +143,7 @@ def table(
 
 
 def cut_short(left: int) -> list[TerminalLine]:
-    """What stands below a table whose last rows do not fit on the terminal."""
+    """Return the note below a cut table."""
     return [TerminalLine(f"and {left} more; all of them in a pipe or with --json", WAITS)] if left > 0 else []
 
 
@@ -163,7 +159,7 @@ def _joined(cells: Sequence[str], widths: Sequence[int], right: frozenset[int], 
 
 
 def wrapped(line: TerminalLine, width: int | None) -> list[TerminalLine]:
-    """A line wrapped to the terminal's width; the lines after the first are indented."""
+    """Wrap a line to the width, indenting continuations."""
     text = shown(line.text)
     if width is None or len(text) <= width:
         return [TerminalLine(text, line.style)]
@@ -173,5 +169,5 @@ def wrapped(line: TerminalLine, width: int | None) -> list[TerminalLine]:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal, None in a pipe."""
+    """Return the terminal's columns, None in a pipe."""
     return console().size.width if sys.stdout.isatty() else None

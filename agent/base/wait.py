@@ -1,5 +1,4 @@
-"""Waiting and taking turns: an event or a timeout, a wait that ends when the agent stops, delays between
-attempts, requests of which a bounded number is under way, and long work that lets the event loop run."""
+"""Waits with timeouts and cancellation, delays, bounded parallelism, and pacing of long work."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 SPAN: Final = 0.005
-"""Seconds of work after which the loop has its turn. A turn after each piece would cost more than a piece."""
+"""Seconds of work between turns of the loop."""
 _UNDER_WAY: Final = 32
 
 T = TypeVar("T")
@@ -18,31 +17,30 @@ Item = TypeVar("Item")
 
 
 _clock = time.monotonic
-"""The clock of the event loops of asyncio and uvloop."""
+"""The clock of asyncio and uvloop loops."""
 
 
 def loop_time() -> float:
-    """Monotonic seconds, as the running event loop counts them. To ask that loop costs a system call each
-    time, since Python looks whether the process was forked."""
+    """Return the loop's monotonic seconds without the system call of asking the loop."""
     return _clock()
 
 
 def timeout(seconds: float | None) -> Timeout:
-    """`asyncio.timeout`, in a task that was cancelled before too."""
+    """`asyncio.timeout`, valid in an earlier cancelled task."""
     return Timeout(asyncio.timeout(seconds))
 
 
 def timeout_at(deadline: float | None) -> Timeout:
-    """`asyncio.timeout_at`, in a task that was cancelled before too."""
+    """`asyncio.timeout_at`, valid in an earlier cancelled task."""
     return Timeout(asyncio.timeout_at(deadline))
 
 
 class Timeout:
-    """Raises `TimeoutError` where the limit of its scope is reached.
+    """Raises `TimeoutError` at its limit.
 
-    `asyncio.Timeout` of Python up to 3.11.2, which Debian 12 has, raises `CancelledError` instead if the task
-    was cancelled earlier, by a `TaskGroup` that failed or before it cleans up (`Timeout.__aexit__`, mended in
-    3.11.3). Not needed where 3.12 is the oldest Python."""
+    `asyncio.Timeout` up to Python 3.11.2 (Debian 12) raises `CancelledError` in a task that was cancelled
+    earlier (fixed in 3.11.3). Remove when 3.12 is the oldest Python.
+    """
 
     __slots__ = ("_before", "_limit", "_task")
 
@@ -65,7 +63,7 @@ class Timeout:
 
 
 async def event_within(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for an event, at most so many seconds (None: without limit). Returns whether it was set."""
+    """Wait for an event up to so many seconds (None: unlimited); returns whether it was set."""
     try:
         async with timeout(seconds):
             return await event.wait()
@@ -74,7 +72,7 @@ async def event_within(event: asyncio.Event, seconds: float | None) -> bool:
 
 
 async def unless(stopping: asyncio.Event, awaited: Coroutine[Any, Any, T]) -> T | None:
-    """Await a coroutine until `stopping` is set: then cancel it and return None."""
+    """Await a coroutine until `stopping`; then cancel it and return None."""
     task, stop = asyncio.ensure_future(awaited), asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -88,8 +86,7 @@ _MOST_DOUBLINGS: Final = 64
 
 
 class Backoff:
-    """Delays between attempts in seconds: `first` after one failure, twice as long after each further one,
-    at most `longest`. With `steady` an attempt that lasted longer, by the loop's clock, was a success."""
+    """Doubling delays in seconds from `first` to `longest`. With `steady`, a longer attempt resets them."""
 
     def __init__(self, first: float, longest: float, steady: float | None = None) -> None:
         self._first, self._longest, self._steady = first, longest, steady
@@ -98,7 +95,7 @@ class Backoff:
         """How many delays were given since the last success."""
 
     def next(self) -> float:
-        """The delay after one more failure."""
+        """Return the delay after a failure."""
         if self._steady is not None and loop_time() - self._began > self._steady:
             self.reset()
         delay = min(self._longest, self._first * 2.0 ** min(self.failures, _MOST_DOUBLINGS))
@@ -108,13 +105,12 @@ class Backoff:
         return delay
 
     def reset(self) -> None:
-        """An attempt succeeded: begin with the first delay again."""
+        """Note a success."""
         self.failures = 0
 
 
 async def bounded_gather(ask: Callable[[Item], Awaitable[T]], items: Iterable[Item]) -> list[T]:
-    """The results of `ask` for all items, in their order, with at most 32 under way. Raises what one of them
-    raises, and cancels the others then."""
+    """Return results of `ask` in order, at most 32 at once. An error cancels the others."""
     waiting = list(items)
     if len(waiting) < 2:  # no task is needed; most leaves have one class
         return [await ask(item) for item in waiting]
@@ -135,7 +131,7 @@ async def bounded_gather(ask: Callable[[Item], Awaitable[T]], items: Iterable[It
 
 
 async def paced(items: Iterable[T]) -> list[T]:
-    """All items of a generator that makes them; the loop runs meanwhile."""
+    """Return a generator's items, yielding to the loop."""
     made, pacer = [], Pacer()
     for item in items:
         made.append(item)
@@ -144,13 +140,13 @@ async def paced(items: Iterable[T]) -> list[T]:
 
 
 class Pacer:
-    """The turns of one task that works in pieces, so that it never holds up the event loop for long."""
+    """Yields to the event loop during long work."""
 
     def __init__(self) -> None:
         self._due = time.perf_counter() + SPAN
 
     async def give_way(self) -> None:
-        """Let the loop run if this task has worked for `SPAN`; to be called after each piece."""
+        """Yield if `SPAN` has passed; call after each piece."""
         if time.perf_counter() >= self._due:
             await asyncio.sleep(0)
             self._due = time.perf_counter() + SPAN

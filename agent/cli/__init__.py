@@ -1,4 +1,4 @@
-"""The command line: one module a command. Modules that only one command needs are imported when it runs."""
+"""Implements the command line, one module per command, imported when it runs."""
 
 import sys
 

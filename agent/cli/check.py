@@ -1,8 +1,7 @@
-"""`petiole check`: whether this machine, its server and its link are well, each finding with a remedy.
+"""Implements `petiole check`, which checks machine, server and link with remedies.
 
-Exit codes, of the worst finding: 0 nothing worse than a warning; 2 the configuration (or the command line) is
-wrong; 3 readings are being lost; 4 two machines have one domain; 5 a server can't be reached; 1 any other
-failure.
+Exit codes, by the worst finding: 0 at most warnings; 2 wrong configuration or usage; 3 readings are being
+lost; 4 two machines have one domain; 5 a server can't be reached; 1 any other failure.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ _MOST_HUBS: Final = 8
 
 
 def check_offline(config: Config, path: Path) -> list[Finding]:
-    """Run the checks that ask no server."""
+    """Run the checks that need no server."""
     now = machine.right_now()
     findings, _ = _judged_configuration(config, path, runs=True)
     findings += [*machine.look(config, now), *machine.look_at_clock(now, None)]
@@ -100,7 +99,7 @@ def check_offline(config: Config, path: Path) -> list[Finding]:
 
 
 async def check_online(config: Config, path: Path) -> list[Finding]:
-    """Ask the agent, its server and the hub, and judge: what runs is believed before a look that fails."""
+    """Query agent, server and hub, and judge; a running part outweighs a failed probe."""
     now = machine.right_now()
     async with asyncio.TaskGroup() as group:
         status = group.create_task(agent_status.ask(config))
@@ -140,7 +139,7 @@ async def _look_there(config: Config) -> list[Dialled]:
 
 
 async def _look_where_it_dials(config: Config, system: local_probe.System | None) -> list[Dialled]:
-    """Dial where an external server says that it dials."""
+    """Dial where an external server dials."""
     varz = {} if system is None else system.answers.get("VARZ", {})
     remotes = (varz.get("leaf") or {}).get("remotes") or []
     urls = dict.fromkeys(f"nats-leaf://{url}" for remote in remotes for url in remote.get("urls") or [])
@@ -193,9 +192,10 @@ def _judged_there(
 
 
 def _judged_configuration(config: Config, path: Path, *, runs: bool) -> tuple[list[Finding], set[str]]:
-    """The findings of a readable file: wrong options of the inputs, and what they and the server lack on this
-    machine now; and the names of the inputs that lack something. Addresses to listen on are checked only if
-    the agent does not run."""
+    """Return findings on inputs and server on this machine, and the inputs that lack something.
+
+    Listen addresses are checked only if the agent does not run.
+    """
     from agent.base.metrics import Metrics
     from agent.leaf.inputs import make_inputs
 
@@ -211,7 +211,6 @@ def _judged_configuration(config: Config, path: Path, *, runs: bool) -> tuple[li
 
 
 def _failures(sentences: Iterable[str], code: Exit) -> list[Finding]:
-    """Findings of `what it is; what to do`."""
     findings = []
     for sentence in sentences:
         stood, _, remedy = sentence.partition("; ")

@@ -1,7 +1,7 @@
-"""`petiole command`: send a command to a program on a leaf and wait for its answer; run at the hub.
+"""Implements `petiole command`, which sends a command to a leaf's program and waits; run at the hub.
 
-Exit codes: 0 done, or stored where no answer is waited for; 1 anything but `done`; 2 wrong usage; 5 the hub
-cannot be reached, or the command is stored and no answer has come.
+Exit codes: 0 done, or stored without waiting; 1 any outcome but `done`; 2 wrong usage; 5 the hub can't be
+reached, or no answer came.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ from agent.jetstream import ApiError, JetStream, JetStreamError, RawMessage
 from agent.jetstream.connection import EXPECTED
 
 KEPT: Final = 7 * 86400.0
-"""Seconds in which a leaf that is back after a command has expired still answers that it has."""
+"""Seconds for which a returning leaf still answers an expired command."""
 LOOK_SECONDS: Final = 0.2
 _TTL: Final = "Nats-TTL"
-"""How long the server keeps a message (ADR-43 of NATS)."""
+"""Message lifetime header (ADR-43 of NATS)."""
 
 
 async def store(js: JetStream, domain: str, app: str, verb: str, command: Command) -> int:
-    """Store a command for a program on a leaf; returns its sequence. The hub keeps it for `KEPT` after it
-    has expired. Raises `JetStreamError`."""
+    """Store a command and return its sequence. It stays `KEPT` after expiry. Raises `JetStreamError`."""
     headers = {H_MESSAGE_ID: command.id}
     if command.expires is not None:
         headers[_TTL] = f"{max(1, round(command.expires - time.time() + KEPT))}s"
@@ -67,7 +66,7 @@ async def store(js: JetStream, domain: str, app: str, verb: str, command: Comman
 
 
 class AnswerWatch:
-    """Watches the aggregates for the answer to a command."""
+    """Watches aggregates for a command's answer."""
 
     def __init__(self, js: JetStream, streams: Iterable[str], domain: str) -> None:
         self._js = js
@@ -75,14 +74,12 @@ class AnswerWatch:
         self._next = dict.fromkeys(streams, 0)
 
     async def begin(self) -> None:
-        """Skip what the streams hold already; call it before the command is stored. Raises
-        `JetStreamError`."""
+        """Skip present messages; call before storing. Raises `JetStreamError`."""
         for stream in self._next:
             self._next[stream] = await self._last(stream) + 1
 
     async def answer(self, ident: str) -> CommandAnswer:
-        """Wait for the answer to the command of this id; the caller bounds the wait. Raises
-        `JetStreamError`."""
+        """Wait for an answer without limit. Raises `JetStreamError`."""
         while True:
             for stream in self._next:
                 async for message in self._new(stream):
@@ -92,7 +89,7 @@ class AnswerWatch:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _new(self, stream: str) -> AsyncIterator[RawMessage]:
-        """The answers' batches that have come since the last look."""
+        """Yield new answer batches."""
         last = await self._last(stream)
         while self._next[stream] <= last:
             message = await self._js.get_message(
@@ -105,7 +102,7 @@ class AnswerWatch:
             yield message
 
     async def _last(self, stream: str) -> int:
-        """The last sequence of a stream; 0 where the registrar has not made it yet."""
+        """Return a stream's last sequence, 0 if missing."""
         info = await self._js.find_stream(stream)
         return 0 if info is None else info.last
 
@@ -122,13 +119,12 @@ def answers_in(message: RawMessage) -> list[CommandAnswer]:
 
 
 _CONNECT_SECONDS: Final = 5.0
-"""The client library's own first connect goes on for two minutes."""
+"""Limits the client's first connect of two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentCommand:
-    """A stored command. `linked` is None if the hub's agent does not know, `answer` None while there is
-    none."""
+    """A stored command. `linked` None if unknown, `answer` None if none."""
 
     domain: str
     app: str
@@ -153,7 +149,7 @@ class SentCommand:
         }
 
     def stored(self) -> str:
-        """What is known before there is an answer."""
+        """Return the sentence before an answer."""
         until = f"{datetime.fromtimestamp(self.command.expires or 0.0, UTC):%Y-%m-%d %H:%M:%SZ}"
         back = f"it runs when the leaf is back, unless that is after {until}"
         if self.linked is False:
@@ -220,7 +216,7 @@ def _command(
 
 
 def _argument(text: str) -> tuple[str, str | int | float | bool]:
-    """Parse KEY=VALUE. A number, `true` or `false` in JSON is sent as such, anything else as text."""
+    """Parse KEY=VALUE; JSON numbers and booleans keep their type."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         end([f"{text!r} is not KEY=VALUE, such as for=10m"])
@@ -268,7 +264,7 @@ async def _answer(watch: AnswerWatch, ident: str, patience: float) -> CommandAns
 
 
 def is_linked(settings: Config, domain: str) -> bool | None:
-    """Whether the leaf is linked, by the hub's agent; None if it does not answer."""
+    """Return whether the leaf is linked, None if the hub's agent does not answer."""
     try:
         return bool(status_of(settings)["fleet"]["leaves"][domain]["linked"])
     except (AdminStatusError, KeyError):

@@ -1,8 +1,7 @@
-"""Reads the configuration for a command, and puts an edited one in its place. All problems go to standard
-error at once; the exit code is 2.
+"""Reads configurations for commands and replaces edited ones; prints all problems and exits with 2.
 
-Mistakes in the options of inputs, which only a person can correct, are kept apart from the obstacles on this
-machine, which may go."""
+Input mistakes, which a person must fix, are separate from temporary obstacles.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from agent.leaf.intake import CheckedInput
 from agent.server.setup import identities
 
 DEFAULT_FILE: Final = Path("/etc/petiole.toml")
-"""Where the units, the Debian package and the container image have it."""
+"""The path in units, package and image."""
 VARIABLE: Final = "PETIOLE_CONFIG"
 _BUSY_SECONDS: Final = 60.0
 _NOT_READ: Final = "cannot be read ({}); name a file with -c or PETIOLE_CONFIG"
@@ -33,7 +32,7 @@ _NOT_WRITTEN: Final = "cannot be written ({}); run this as a user who may, such 
 
 
 def default_file() -> Path:
-    """The configuration file where `-c` names none."""
+    """Return the file used without `-c`."""
     return Path(os.environ.get(VARIABLE) or DEFAULT_FILE)
 
 
@@ -52,7 +51,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def configuration(path: Path) -> Config:
-    """The configuration. A file with problems ends the process, which prints every problem."""
+    """Read the configuration, or print all problems and exit."""
     try:
         return read(path)
     except ConfigError as error:
@@ -60,8 +59,7 @@ def configuration(path: Path) -> Config:
 
 
 def read(path: Path) -> Config:
-    """The configuration with the options of all types of inputs. Raises `ConfigError` with every problem,
-    including those that an input finds in its options."""
+    """Read the configuration with all input types. Raises `ConfigError` with every problem."""
     try:
         return load(path, OPTIONS)
     except ConfigError as error:
@@ -89,14 +87,14 @@ def _of_inputs(options: Sequence[Any]) -> list[Problem]:
 
 
 def end(problems: list[str], code: Exit = Exit.USAGE) -> NoReturn:
-    """Print every problem to standard error and end the process."""
+    """Print every problem and exit."""
     for problem in problems:
         typer.echo(f"petiole: {problem}", err=True)
     raise typer.Exit(code)
 
 
 def seconds_or_end(option: str, text: str) -> float:
-    """The seconds that an option gives as a duration; another text ends the process."""
+    """Parse a duration option or exit."""
     try:
         return float(Seconds.parse(text))
     except ValueError:
@@ -104,7 +102,7 @@ def seconds_or_end(option: str, text: str) -> float:
 
 
 def end_unreachable(config: Config, error: BaseException, whose: str = "the local") -> NoReturn:
-    """End the process, for the server of this machine cannot be used."""
+    """Exit because the local server is unusable."""
     from agent.jetstream.info import reason_of
 
     problem = f"{whose} NATS server at {config.nats.listen} cannot be used: {reason_of(error)}"
@@ -112,7 +110,7 @@ def end_unreachable(config: Config, error: BaseException, whose: str = "the loca
 
 
 class Edit:
-    """One change of a file: the text that was read, and how another one is put in its place."""
+    """One change of a file."""
 
     def __init__(self, path: Path, read: bytes) -> None:
         self.path = path
@@ -120,12 +118,11 @@ class Edit:
 
     @property
     def text(self) -> str:
-        """The text that was read. Raises `UnicodeDecodeError`."""
+        """Return the read text. Raises `UnicodeDecodeError`."""
         return self._read.decode()
 
     def store(self, text: str) -> None:
-        """Put a text in place of what was read, with its mode and owner; a link to the file stays. If it
-        cannot be written, or an editor has written it meanwhile, that ends the process."""
+        """Replace the text, keeping mode, owner and links. Exits if unwritable or changed meanwhile."""
         from agent.base.files import write_private
 
         try:
@@ -141,7 +138,7 @@ class Edit:
 
 @contextlib.contextmanager
 def editing(path: Path) -> Iterator[Edit]:
-    """Keep other commands from changing a file for the scope, and read it. An obstacle ends the process."""
+    """Lock and read a file for the scope, or exit."""
     with only_command(path, _NOT_WRITTEN):
         try:
             edit = Edit(path, path.read_bytes())
@@ -152,8 +149,9 @@ def editing(path: Path) -> Iterator[Edit]:
 
 @contextlib.contextmanager
 def only_command(path: Path, unlocked: str = "") -> Iterator[None]:
-    """Keep other commands from changing a file for the scope. One that goes on for a minute ends the process,
-    and so does a directory that cannot be written if `unlocked` has the words for that."""
+    """Lock a file against other commands, or exit after a minute. `unlocked` words an
+    unwritable directory.
+    """
     from agent.base.files import LockedError, locked
 
     with contextlib.ExitStack() as held:
@@ -172,13 +170,12 @@ def only_command(path: Path, unlocked: str = "") -> Iterator[None]:
 
 
 def quiet(config: Config) -> None:
-    """Log only errors, to standard error: a command prints the rest itself."""
+    """Log only errors, to standard error."""
     logs.set_up("error", config.log.format)
 
 
 def account_key(config: Config) -> Path:
-    """The seed with which the agent, or a command in its place, connects to its server. An unusable one
-    ends the process."""
+    """Return the agent's seed path, or exit if unusable."""
     path = identities(config).account
     try:
         public_key(path)
@@ -188,29 +185,27 @@ def account_key(config: Config) -> Path:
 
 
 def local_server(config: Config) -> LocalServer:
-    """The server of this machine, for inputs that connect to it."""
+    """Return this machine's server for inputs."""
     return LocalServer(config.nats.url, identities(config).account, config.state_dir)
 
 
 class HasObstacles(Protocol):
-    """A part that can say what keeps it from running."""
-
     def obstacles(self) -> list[str]:
-        """What keeps it from running now, a sentence each."""
+        pass
 
 
 def mistakes(inputs: Iterable[CheckedInput]) -> list[str]:
-    """The mistakes in the options of inputs, a sentence each."""
+    """Return mistakes in input options, a sentence each."""
     return [text for input_ in inputs for text in _ask(input_, input_.check)]
 
 
 def obstacles(parts: Iterable[HasObstacles]) -> list[str]:
-    """What keeps parts from running on this machine now, a sentence each."""
+    """Return present obstacles, a sentence each."""
     return [text for part in parts for text in _ask(part, part.obstacles)]
 
 
 def problems(inputs: Sequence[CheckedInput]) -> list[str]:
-    """The mistakes and then the obstacles of inputs, a sentence each."""
+    """Return mistakes, then obstacles, a sentence each."""
     return [*mistakes(inputs), *obstacles(inputs)]
 
 

@@ -1,4 +1,4 @@
-"""`petiole demo`: the whole way of a reading on one machine, with faults, and the proof at its end."""
+"""Implements `petiole demo`: a reading's whole way on one machine, with faults and proof."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`petiole enrol`: make this machine's keys and print the public half, which the hub's configuration needs
-(`petiole fleet add`).
+"""Implements `petiole enrol`, which makes this machine's keys and prints the public half for `petiole fleet
+add`.
 
-With a server that the agent does not run, the keys that its configuration names are written next to it. The
-seed of a link goes from one file of mode 0600 into another and nowhere else."""
+For an external server, its keys are written beside it. A link's seed only moves between files of mode 0600.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from agent.leaf.inputs import OPTIONS
 from agent.server.setup import identities, key_file, link_key_file, user_link_key_file
 
 IDENTITY: Final = "identity.conf"
-"""What a rendered configuration includes, see `agent.cli.site.rendering`."""
+"""Included by rendered configurations; see `agent.cli.site.rendering`."""
 
 
 def key_files(config: Config) -> dict[str, Path]:
-    """Where the seed of each identity of this machine stands, by its name."""
+    """Return seed paths by identity."""
     mine = identities(config)
     own = "agent" if config.role == "leaf" else "registrar"
     found = {own: mine.account}
@@ -49,8 +49,9 @@ def key_files(config: Config) -> dict[str, Path]:
 
 
 def enrolled(config: Config, *, new: bool = False) -> dict[str, str]:
-    """The public keys of this machine by identity; those that are missing are made, and with `new` those of
-    the links are replaced. Raises `SeedError` or `OSError`."""
+    """Return public keys by identity, making missing ones; `new` replaces link keys. Raises `SeedError` or
+    `OSError`.
+    """
     files = key_files(config)
     if new:
         for path in (path for name, path in files.items() if name.startswith("link")):
@@ -59,8 +60,7 @@ def enrolled(config: Config, *, new: bool = False) -> dict[str, str]:
 
 
 def write_identity(config: Config, directory: Path) -> Path:
-    """Write what a rendered configuration includes, with mode 0600 and its directory's owner. Raises
-    `SeedError` or `OSError`."""
+    """Write the included file with mode 0600 and its directory's owner. Raises `SeedError` or `OSError`."""
     files = key_files(config)
     lines = [
         f"{name.upper()}_KEY: {quoted(public_key(path))}\n"

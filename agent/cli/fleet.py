@@ -1,9 +1,8 @@
-"""`petiole fleet list | add | replace | revoke | forget`: the leaves as the hub's agent knows them, those in
-trouble first, and which of them are let in with which key. Without a word it lists them.
+"""Implements `petiole fleet list | add | replace | revoke | forget`, which lists leaves and edits their keys.
 
-Exit codes: 0 done; that of the gravest state of a listed leaf (`agent.contract.leaf_state`), and 3 where
-readings are not all accounted for; 2 wrong usage, or what is asked for cannot be done; 4 another program
-changes the file; 5 the hub's agent does not answer, or has not applied the change, which is in the file.
+Exit codes: 0 done; the gravest listed state's (`agent.contract.leaf_state`), 3 for unaccounted readings; 2
+wrong usage or impossible; 4 another program edits the file; 5 the hub's agent does not answer or did not
+apply the stored change.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class ListingGroup(TyperGroup):
-    """Commands with `list` as the default."""
+    """Defaults to `list`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `list` before arguments that name no command."""
+        """Insert `list` without a command name."""
         # A shell that asks what may follow wants the commands.
         asked = ctx.resilient_parsing and not args
         named = asked or (bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names))
@@ -53,7 +52,7 @@ class ListingGroup(TyperGroup):
 
 app = typer.Typer(cls=ListingGroup, help="The leaves: list them, let them in, shut them out.")
 _RESERVED: Final = 4
-"""Lines of a terminal that are not rows."""
+"""Terminal lines beside rows."""
 
 
 Patterns = Annotated[
@@ -227,10 +226,11 @@ def _change(
     unchanged: str = "",
     then: Callable[[Config], None] = lambda _: None,
 ) -> bool:
-    """Change the leaves of a file and have the hub's agent reload them, or render the topology; meanwhile no
-    other command changes the file. Prints that it is `done`, or of a file that stays as it is the sentence
-    `unchanged`, if there is any. Then calls `then` with the hub's configuration. Returns whether the file is
-    one, and not a topology."""
+    """Edit a file's leaves under lock, then reload the hub's agent or render the topology.
+
+    Prints `done`, or `unchanged` if given; then calls `then` with the hub's configuration. Returns whether
+    the file is a configuration.
+    """
     from agent.cli.site.apply import edited_or_end, loaded_or_end
 
     with editing(path) as file:

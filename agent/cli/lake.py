@@ -1,8 +1,6 @@
-"""`petiole lake show | adopt`: which lake is the hub's, the only one behind which it deletes messages from
-its streams; run at the hub.
+"""Implements `petiole lake show | adopt` for the lake behind which the hub deletes messages; run at the hub.
 
-Exit codes: 0 done; 2 wrong usage; 4 the lake that is to be replaced is not the hub's; 5 the hub's server or
-agent can't be reached.
+Exit codes: 0 done; 2 wrong usage; 4 the lake to replace is not the hub's; 5 server or agent can't be reached.
 """
 
 from __future__ import annotations

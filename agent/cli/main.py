@@ -1,5 +1,4 @@
-"""The command `petiole`: one module a command. A process imports only the module of its own command: `run`
-lives for years, and the others must start fast."""
+"""Dispatches `petiole` to one module per command, importing only that, for memory and speed."""
 
 from __future__ import annotations
 
@@ -38,11 +37,11 @@ _COMMANDS: Final = {
     "completion": "agent.cli.main:completion",
     "version": "agent.cli.main:version",
 }
-"""Each command and where it is: a function, or an application with commands of its own."""
+"""Commands and their functions or applications."""
 
 
 _ASKED: Final = "_PETIOLE_COMPLETE"
-"""The variable with which a shell asks what may follow."""
+"""Variable of shell completion."""
 
 
 def composed(names: Iterable[str] = _COMMANDS) -> typer.Typer:
@@ -84,7 +83,7 @@ def version() -> None:
 
 
 class Shell(StrEnum):
-    """A shell for which there is a completion script."""
+    """A shell with completion script."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -101,14 +100,14 @@ def completion(
 
 
 def __getattr__(name: str) -> Any:
-    """`app`: the application with all commands."""
+    """Return `app`, the application with all commands."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return composed()
 
 
 def plain_run(arguments: Sequence[str]) -> Path | None:
-    """The configuration file where these arguments are those that a unit gives `run`, and nothing else."""
+    """Return the configuration file of a unit's plain `run` arguments."""
     match arguments:
         case ["run"]:
             return import_module("agent.cli.configuration").default_file()  # type: ignore[no-any-return]
@@ -119,7 +118,7 @@ def plain_run(arguments: Sequence[str]) -> Path | None:
 
 
 def _asked_words() -> list[str]:
-    """The line of which a shell asks what may follow."""
+    """Return the line to complete."""
     return (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
 
 

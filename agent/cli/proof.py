@@ -1,9 +1,7 @@
-"""`petiole proof`: what became of the readings of a domain and a span of time, as one HTML file that can be
-handed to somebody else, and the check of such a file.
+"""Implements `petiole proof`, which writes or checks an HTML file on a domain's readings in a time span.
 
-Exit codes: 0 all is there, or a file was checked and the tables are as it says; 2 wrong usage; 3 something is
-missing, doubled or not in the table yet, or the tables or the file are not as they were; 5 the tables can't
-be read.
+Exit codes: 0 complete, or the check succeeded; 2 wrong usage; 3 readings missing, doubled or pending, or
+tables or file changed; 5 unreadable tables.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""`petiole render`: the configurations of a whole site from one topology file. Reads the topology, and writes
-what has changed into a directory."""
+"""Implements `petiole render`, which writes a site's configurations from a topology file."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ _PASSWORD: Final = re.compile(r'^(?:.*password: ")?([A-Za-z0-9_-]{32,64})"?', re
 
 @dataclass(slots=True)
 class Written:
-    """The result of rendering: files that are new or changed, files that stay, and files that the topology
-    does not name any more."""
+    """Changed, unchanged and obsolete files."""
 
     changed: list[str] = field(default_factory=list)
     same: list[str] = field(default_factory=list)
@@ -39,8 +37,10 @@ def write(
     inputs: Mapping[str, type[Struct]],
     first: Callable[[], None] = lambda: None,
 ) -> tuple[Topology, Written]:
-    """Render the tables of a topology into a directory; `first` is called before anything is written. Raises
-    `ConfigError` with every problem, and then nothing is written, or `OSError`."""
+    """Render a topology into a directory; calls `first` before writing.
+
+    Raises `ConfigError` with every problem, without writing, or `OSError`.
+    """
     site, problems = read_struct(Topology, table)
     files = rendered(site, inputs, _password(out), problems)
     first()
@@ -59,7 +59,7 @@ def write(
 
 
 def _password(out: Path) -> str:
-    """The password of a cluster's routes: the one rendered before, or a new one."""
+    """Return the cluster's earlier or new password."""
     for name in (CLUSTER, SHARED):
         path = out / name
         if path.exists() and (match := _PASSWORD.search(path.read_text())):
@@ -89,7 +89,7 @@ def command(topology: TopologyFile, out: Out) -> None:
 def render_or_end(
     table: Callable[[], dict[str, Any]], out: Path, first: Callable[[], None] = lambda: None
 ) -> Written:
-    """Render the tables of a topology and print what was done. What is wrong ends the process."""
+    """Render and print the result, or exit."""
     try:
         site, done = write(table(), out, OPTIONS, first)
     except ConfigError as error:
@@ -101,7 +101,7 @@ def render_or_end(
 
 
 def _tell(site: Topology, done: Written, out: Path) -> None:
-    """Print which files were written, which are left over, and which leaves are not let in."""
+    """Print written and obsolete files, and leaves without access."""
     for name in done.changed:
         typer.echo(f"written: {out / name}")
     if done.same:

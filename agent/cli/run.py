@@ -1,4 +1,4 @@
-"""`petiole run`: the agent in the foreground."""
+"""Implements `petiole run`: the agent in the foreground."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def _qos0(settings: Config, metrics: Metrics) -> list[Input]:
 
 
 class _Files:
-    """Reads the configuration file of this agent again, and makes inputs of it."""
+    """Rereads this agent's configuration and makes its inputs."""
 
     def __init__(self, path: Path, metrics: Metrics) -> None:
         self._path, self._metrics = path, metrics
 
     def read(self) -> Config:
-        """The configuration as the file says now. Raises `ConfigError`."""
+        """Read the configuration. Raises `ConfigError`."""
         return read(self._path)
 
     def make(self, config: Config, names: Sequence[str]) -> Sequence[CheckedInput]:
@@ -69,7 +69,7 @@ class _Files:
         return make_inputs(chosen, self._metrics, local_server(config))
 
     def problems(self, config: Config, inputs: Sequence[CheckedInput], *, restart: bool) -> list[str]:
-        """What hinders these inputs on this machine, and the agent if it restarts."""
+        """Return obstacles of inputs, and of the agent for a restart."""
         if not restart:
             return problems(inputs)
         admin = AdminServer(config.admin, self._metrics, dict, lambda: (False, ""))

@@ -1,4 +1,4 @@
-"""`petiole server`: the embedded nats-server, which outlives its agent."""
+"""Implements `petiole server` for the embedded nats-server, which outlives its agent."""
 
 from __future__ import annotations
 

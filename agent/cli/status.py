@@ -1,10 +1,8 @@
-"""`petiole status`: what the running agent says of itself, from its admin server.
+"""Implements `petiole status` from the agent's admin server.
 
-Exit codes: 0 all is well or on its way; 1 an input is down, or the clock is wrong; 3 readings were lost
-within the last hour or are held back, the link needs a person, also where it is down for a key, a certificate
-or a setting, the server does not store, or the hub may lack readings of a class that was removed; 5 the agent
-does not answer, or the link is down.
-With --watch it goes on until Ctrl-C, whatever the agent does meanwhile, and ends with 0.
+Exit codes: 0 well or recovering; 1 an input is down or the clock wrong; 3 readings lost within an hour or
+held back, the link needs a person, the server does not store, or the hub may lack a removed class's readings;
+5 no agent, or the link is down. --watch runs until Ctrl-C and ends with 0.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from agent.base.terminal import TerminalLine
 
 _LISTED: Final = 12
-"""Leaves that the hub's status names; `petiole fleet` shows all."""
+"""Leaves named by the hub's status; `petiole fleet` has all."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print what /status answers; with --links also theirs.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat it until Ctrl-C.")]
@@ -71,8 +69,7 @@ def command(
 
 
 def _look(settings: Config, links: bool) -> dict[str, Any]:
-    """The status; with `links`, the rows of all mirrors and sources under `lags`. Raises
-    `AdminStatusError`."""
+    """Return the status, with link rows in `lags` if `links`. Raises `AdminStatusError`."""
     from agent.cli.query import status_of
 
     status = status_of(settings)
@@ -94,7 +91,7 @@ def _show(status: Mapping[str, Any], as_json: bool) -> None:
 
 
 def drawn(status: Mapping[str, Any]) -> list[TerminalLine]:
-    """The status as a terminal shows it; with links or consumers, only its lines of a colour and these."""
+    """Return the status for a terminal; with tables only coloured lines."""
     from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, rows_that_fit, terminal_width
     from agent.cli.query.links import link_lines
 
@@ -152,7 +149,7 @@ def _once(settings: Config, links: bool) -> list[TerminalLine]:
 
 
 def lines(status: Mapping[str, Any]) -> Iterator[str]:
-    """The status in words, a fact a line."""
+    """Yield the status, a fact a line."""
     if status["role"] == "hub":
         yield from _fleet(status["fleet"])
         yield from _trouble(status)
@@ -184,27 +181,27 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _certificates(status: Mapping[str, Any]) -> Iterator[str]:
-    """The certificates that expire, or have."""
+    """Yield expiring or expired certificates."""
     for row in status.get("certificates", ()):
         when = row.get("ends") or row.get("ended") or row.get("begins") or row.get("why")
         yield f"  {row['state']}: {row['certificate']} ({when})"
 
 
 def _trouble(status: Mapping[str, Any]) -> Iterator[str]:
-    """Why the server here does not store."""
+    """Yield why the server does not store."""
     if not _stores(status):
         yield f"  server: {status['server']['state']}"
 
 
 def _states(status: Mapping[str, Any]) -> Iterator[tuple[LeafState, str]]:
-    """What is wrong with a leaf beside its link, the gravest first."""
+    """Yield faults beside the link, gravest first."""
     for word, about in status.get("states", {}).items():
         if (state := state_of(word)) is not LeafState.PAUSED:  # that is the link's own state
             yield state, state.sentence(about)
 
 
 def device_lines(devices: Mapping[str, Any]) -> Iterator[str]:
-    """Why MQTT devices are not let in, and what they were refused."""
+    """Yield why MQTT devices are refused."""
     yield from devices.get("problems", ())
     if refused := devices.get("refused"):
         counts = ", ".join(f"{reason} {count}" for reason, count in sorted(refused.items()))
@@ -250,8 +247,9 @@ def _fleet(fleet: Mapping[str, Any]) -> Iterator[str]:
 
 
 def exit_code(status: Mapping[str, Any]) -> Exit:
-    """What the command ends with. A removed class that could not be checked is no fault that was found: a
-    server of one's own may never let the agent read it."""
+    """Return the exit code. An uncheckable removed class is no fault, since external servers may
+    forbid it.
+    """
     if not _link_is_well(status) or any(row["checked"] for row in _removed(status)):
         return Exit.LOSS
     found = exit_of(state for state, _ in _states(status))
@@ -271,7 +269,7 @@ def _removed(status: Mapping[str, Any]) -> Collection[Mapping[str, Any]]:
 
 
 def _duration(seconds: float | None) -> str:
-    """A duration for people; null stands for infinity, which JSON lacks."""
+    """Format a duration; null is infinity."""
     if seconds is None or seconds >= NO_THREAT:
         return "none: the backlog does not grow"
     if seconds < 1:

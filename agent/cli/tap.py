@@ -1,7 +1,7 @@
-"""`petiole tap`: the batches that pass through this leaf, read from its own stream.
+"""Implements `petiole tap`, which shows batches of this leaf's stream with the agent's key, without a
+consumer.
 
-It connects with the agent's own key, so it needs read access to that key; it makes no consumer and
-acknowledges nothing. Exit codes: 0 well; 2 wrong usage; 5 the local server does not answer.
+Exit codes: 0 well; 2 wrong usage; 5 the local server does not answer.
 """
 
 from __future__ import annotations
@@ -123,14 +123,13 @@ async def _print_last(taps: list[Tap], last: int, show: Callable[[ShownBatch], N
 
 POLL_SECONDS: Final = 0.25
 _MAX_SCANNED: Final = 2_000
-"""Messages that are read at most to find the last ones that pass the filter."""
+"""Most messages searched for the last matches."""
 _AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which readings are shown: of these inputs (none: all), and with a device and a metric that each fit
-    one of the patterns (shell globs; none: all)."""
+    """Selects inputs, and devices and metrics by glob; empty for all."""
 
     inputs: frozenset[str] = frozenset()
     devices: tuple[str, ...] = ()
@@ -146,7 +145,7 @@ def _fits(name: object, patterns: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ShownBatch:
-    """A batch at sequence `seq`, and its readings that pass the filter; `problem` where it can't be read."""
+    """A batch at `seq` with matching readings; `problem` if unreadable."""
 
     seq: int
     cls: str
@@ -155,7 +154,7 @@ class ShownBatch:
     readings: tuple[Mapping[str, Any], ...] = ()
     problem: str | None = None
     domain: str = ""
-    """The device of a reading that names none."""
+    """Default device."""
 
     def as_json(self) -> str:
         headers = self.headers
@@ -173,7 +172,7 @@ class ShownBatch:
         return json.dumps(row, separators=(",", ":"))
 
     def as_text(self) -> str:
-        """A line for the batch and one for each reading, which a terminal can be given."""
+        """Return lines safe for a terminal."""
         head = f"{shown(self.cls)} {shown(self.input)} seq {self.seq}"
         if self.headers is None:
             return f"{head}: {shown(self.problem or '')}"
@@ -192,7 +191,7 @@ def _reading(reading: Mapping[str, Any], domain: str) -> str:
 
 
 def filtered_batch(message: RawMessage, filter_: Filter) -> ShownBatch | None:
-    """The message with the readings that pass; None if none does."""
+    """Return a message's matching readings, or None."""
     try:
         subject = parse_subject(message.subject)
     except ContractError:
@@ -218,8 +217,9 @@ def _unpacked(data: bytes, headers: BatchHeaders) -> bytes:
 
 
 class Tap:
-    """The stream of one class of a leaf. `incomplete` says that the last batches were sought in a part of it
-    only. Everything raises `ApiError` or `UnavailableError`."""
+    """A class's stream. `incomplete` if only a part was searched. Methods raise `ApiError` or
+    `UnavailableError`.
+    """
 
     def __init__(self, js: JetStream, domain: str, cls: str, filter_: Filter) -> None:
         self._js, self._filter, self.stream = js, filter_, leaf_stream(domain, cls)
@@ -229,7 +229,7 @@ class Tap:
         self.incomplete = False
 
     async def last(self, most: int) -> list[ShownBatch]:
-        """The last batches that pass, oldest first; `news` goes on behind them."""
+        """Return the last matches, oldest first; `news` continues."""
         info = await self._js.stream_info(self.stream)
         self._after = info.last
         batches: list[ShownBatch] = []
@@ -247,8 +247,7 @@ class Tap:
         return batches[::-1]
 
     async def news(self) -> list[ShownBatch]:
-        """The batches that have come since and pass, some at a time. In a recreated stream it continues
-        from the present end."""
+        """Return new matches in portions; in a recreated stream from its present end."""
         batches: list[ShownBatch] = []
         for _ in range(_AT_ONCE):
             message = await self._js.get_message(

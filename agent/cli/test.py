@@ -1,8 +1,7 @@
-"""`petiole test`: run inputs and print what they would send, as NDJSON on standard output; problems go to
-standard error. Nothing is stored, and the agent may run meanwhile.
+"""Implements `petiole test`, which runs inputs and prints their readings as NDJSON without storing.
 
-Exit codes: 0 all input became readings; 1 an input failed, or a path matches no file; 2 wrong usage, or an
-input that can't run here; 3 some input could not become readings.
+Exit codes: 0 all input became readings; 1 an input failed, or a path matches no file; 2 wrong usage or an
+unusable input; 3 some input was invalid.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from agent.leaf.intake import CheckedInput, Chunk, Input, Intake, Notes, ResumeP
 from agent.leaf.publish.pull_chunks import Fragment
 
 END_SECONDS: Final = 5.0
-"""How long inputs may take to end."""
+"""Time for inputs to end."""
 
 
 class _NoNotes:
-    """Forgets what an input keeps, for it begins as if it were new."""
+    """Keeps nothing, so inputs start fresh."""
 
     def take_stale(self, input_name: str) -> bool:
         return False
@@ -62,8 +61,7 @@ class _NoNotes:
 
 
 class Screen:
-    """Takes the place of the core: it accepts everything at once and stores nothing. `show` gets NDJSON,
-    `tell` a problem in words."""
+    """Replaces the core: accepts everything, stores nothing. `show` gets NDJSON, `tell` problems."""
 
     def __init__(self, domain: str, show: Callable[[bytes], None], tell: Callable[[str], None]) -> None:
         self.domain = domain
@@ -75,12 +73,10 @@ class Screen:
 
     @property
     def stores_lost(self) -> int:
-        """Nothing is stored, so nothing is lost."""
         return 0
 
     @property
     def notes(self) -> Notes:
-        """Nothing is kept."""
         return _NoNotes()
 
     def hand_in(self, input_name: str, cls: str, chunk: Chunk, settled: Settled) -> bool:
@@ -93,7 +89,7 @@ class Screen:
         await self._heard(input_name, cls, chunk)
 
     async def submit_piece(self, input_name: str, cls: str, chunk: Chunk, parts: Sequence[Fragment]) -> None:
-        """Show what the rules kept of a chunk."""
+        """Show the rules' result of a chunk."""
         for part in parts:
             self._show(harmless(part.payload))
             self._settle(part.on_settled)
@@ -105,19 +101,16 @@ class Screen:
             on_settled(self._shown)
 
     async def knows(self, request: Request) -> bool:
-        """Nothing is stored."""
         return False
 
     async def stored_of(self, input_name: str, piece: Chunk) -> int | None:
-        """Nothing is stored."""
         return 0
 
     async def piece(self, input_name: str, piece: Chunk) -> tuple[int, str | None]:
-        """Every chunk is its input's first."""
         return 1, None
 
     def go_on(self, input_name: str, cls: str, number: int, position: str) -> None:
-        """Nothing to note: no chunk is ever continued."""
+        pass
 
     async def _heard(self, input_name: str, cls: str, chunk: Chunk) -> None:
         await self.dead_letter(input_name, cls, chunk.letters)
@@ -132,7 +125,6 @@ class Screen:
             self._tell(f"input {input_name}: {shown(letter.at)}: {shown(letter.reason)}")
 
     async def position(self, input_name: str) -> ResumePoint:
-        """Nothing is stored, so an input begins as if it were new."""
         return ResumePoint()
 
 
@@ -146,8 +138,9 @@ async def run(
     once: bool,
     intake: Intake | None = None,
 ) -> bool:
-    """Run inputs with the screen, or an `intake` before it: for so long, or with `once` only until each has
-    submitted something, or until `stopping` is set. False when one failed; `tell` gets the reason."""
+    """Run inputs for so long, or with `once` until each submitted, or until `stopping`. False on failure,
+    told by `tell`.
+    """
     failed: list[str] = []
 
     async def guarded(input_: Input) -> None:
@@ -188,9 +181,9 @@ _NOT_RUN: Final = {
     "mqtt": "its broker would take messages from the agent, or keep them for a client that does not come "
     "back; look with a client of MQTT"
 }
-"""Types of inputs that cannot be run without changing something."""
+"""Input types that would change something."""
 _TAILS: Final = "file"
-"""The type of input that reads files from a start on."""
+"""The input type that can read from the start."""
 
 InputNames = Annotated[
     list[str] | None,
@@ -260,7 +253,7 @@ def _made(options: Any, metrics: Metrics, server: LocalServer, from_start: bool)
 
 
 def _runs_in_agent(name: str, config: Config) -> bool:
-    """Whether the agent of this machine answers and runs this input."""
+    """Tell whether the running agent runs this input."""
     try:
         status_of(config)
         return input_states(config).get(name, False)
@@ -273,7 +266,7 @@ def _kind(options: Any) -> str:
 
 
 def _hindered(input_: CheckedInput, options: Any, config: Config) -> bool:
-    """Print why an input can't run here; whether there was a reason."""
+    """Print an input's obstacles; returns whether any."""
     sentences = problems([input_])
     if sentences and options.listens and not mistakes([input_]) and _runs_in_agent(options.name, config):
         remedy = f"look with `petiole tap --follow --input {options.name}`, or stop the agent"
@@ -318,7 +311,7 @@ async def _run(inputs: Sequence[Input], settings: Config, metrics: Metrics, seco
 
 
 def _unusable(metrics: Metrics) -> list[str]:
-    """Unusable input that is only counted."""
+    """Return invalid input that is only counted."""
     samples = [sample for family in metrics.invalid.collect() for sample in family.samples]
     return [
         f"input {sample.labels['input']}: {sample.value:.0f} × {sample.labels['reason']}"
@@ -328,7 +321,7 @@ def _unusable(metrics: Metrics) -> list[str]:
 
 
 def _unmatched(chosen: Sequence[Any]) -> list[str]:
-    """The paths of inputs at which there is no file."""
+    """Return paths without file."""
     configured = [options.path for options in chosen if _kind(options) == _TAILS]
     paths = [path for value in configured for path in ([value] if isinstance(value, str) else value)]
     return [path for path in paths if not matches(str(Path(path).absolute()))]

@@ -1,9 +1,6 @@
-"""`petiole top`: what one leaf does per second, input by input and class by class, from its agent's admin
-server.
+"""Implements `petiole top`, which shows a leaf's rates by input and class from `/metrics`.
 
-It goes on until Ctrl-C, whatever the agent does meanwhile, and ends with 0. With --once: 0 shown; 5 the agent
-does not answer.
-The rates are what the counters gained between two answers of `/metrics`, the gauges those of the newer one.
+It runs until Ctrl-C and ends with 0. With --once: 0 shown; 5 no agent.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ _LABELS: Final = ("input", "class")
 
 
 class Count(NamedTuple):
-    """What is counted, of which input or class."""
+    """A counter of an input or class."""
 
     label: str
     name: str
@@ -60,19 +57,19 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What a leaf said of itself at a time; `at` is in seconds of a clock that is never set."""
+    """A leaf's metrics; `at` in monotonic seconds."""
 
     at: float
     counters: Mapping[Count, float]
     gauges: Mapping[Count, float]
     states: Mapping[str, str]
-    """The state of the link by class."""
+    """Link state by class."""
     inputs: Collection[str]
-    """Those of the configuration; the counters of one that a reload took out stay."""
+    """Configured inputs; removed ones keep counters."""
 
 
 def sample(families: Iterable[Metric], inputs: Collection[str], at: float) -> Scrape:
-    """What is shown of an answer; `inputs` are those of the configuration."""
+    """Return the shown metrics of an answer."""
     counters: defaultdict[Count, float] = defaultdict(float)
     gauges: dict[Count, float] = {}
     states: dict[str, str] = {}
@@ -89,26 +86,25 @@ def sample(families: Iterable[Metric], inputs: Collection[str], at: float) -> Sc
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a leaf did between two samples, per second; nothing is known of that with one sample only."""
+    """Rates between two samples; unknown with one."""
 
     before: Scrape | None
     now: Scrape
 
     @property
     def seconds(self) -> float:
-        """The time between both, 0 with one sample."""
+        """Time between samples, 0 with one."""
         return 0.0 if self.before is None else self.now.at - self.before.at
 
     def gained(self, label: str, name: str, what: str) -> float | None:
-        """By how much a counter of an input or class grew in a second, None where that is not known. The
-        counters of an agent that was started again begin at 0, and so count what came since."""
+        """Return a counter's growth per second, None if unknown. A restarted agent's counters begin at 0."""
         if self.seconds <= 0:
             return None
         key = Count(label, name, what)
         return (self.now.counters.get(key, 0.0) - self._earlier(key)) / self.seconds
 
     def backlog(self, cls: str) -> tuple[float | None, float | None]:
-        """The messages of a class that the hub has not confirmed, and by how much they grew in a second."""
+        """Return a class's unconfirmed messages and their growth per second."""
         key = Count("class", cls, "petiole_backlog_messages")
         now = self.now.gauges.get(key)
         before = None if self.before is None else self.before.gauges.get(key)
@@ -122,11 +118,11 @@ class Rates:
 
     @property
     def inputs(self) -> list[str]:
-        """The inputs of the newer sample, and what is counted like one: the agent, for example."""
+        """Return inputs of the newer sample, and the agent."""
         return [name for name in self._names("input") if self.runs(name) is None or name in self.now.inputs]
 
     def runs(self, name: str) -> bool | None:
-        """Whether an input runs; None for what is none of the configuration's."""
+        """Return whether an input runs, None if not configured."""
         up = self.now.gauges.get(Count("input", name, "petiole_input_up"))
         return None if up is None else bool(up)
 
@@ -139,7 +135,7 @@ class Rates:
 
     @property
     def _begun_anew(self) -> bool:
-        """Whether a counter fell. Then all of them began at 0 again, for a process has them all."""
+        """Tell whether counters restarted at 0."""
         earlier = {} if self.before is None else self.before.counters
         return any(self.now.counters.get(key, 0.0) < value for key, value in earlier.items())
 
@@ -151,7 +147,7 @@ _Row = tuple[Sequence[str], str]
 
 
 def rate_lines(rates: Rates, width: int | None) -> list[TerminalLine]:
-    """A line for each class and each input: tables, and on a terminal of too few columns sentences."""
+    """Return tables, or sentences on narrow terminals."""
     classes = [_class_row(rates, name) for name in rates.classes]
     inputs = [_input_row(rates, name) for name in rates.inputs]
     tables = [*table(_CLASS_HEAD, classes, range(2, 7)), *table(_INPUT_HEAD, inputs, range(1, 5))]
@@ -162,7 +158,7 @@ def rate_lines(rates: Rates, width: int | None) -> list[TerminalLine]:
 
 
 def _sentences(head: Sequence[str], rows: Sequence[_Row]) -> list[TerminalLine]:
-    """The cells of each row behind their headings."""
+    """Return cells after their headings."""
     return [
         TerminalLine(
             ", ".join(f"{name.lower()} {cell}" for name, cell in zip(head, cells, strict=True)), style
@@ -202,7 +198,7 @@ def _input_row(rates: Rates, name: str) -> _Row:
 
 
 def per_second(rate: float | None, *, signed: bool = False) -> str:
-    """A rate for people; one that is small is never shown as none."""
+    """Format a rate; small ones are never shown as none."""
     if rate is None:
         return "-"
     sign = "-" if rate < 0 else "+" if signed and rate else ""
@@ -241,15 +237,14 @@ def command(config: ConfigFile, once: Once = False, interval: Interval = _DEFAUL
 
 
 class LeafView:
-    """A leaf as it is looked at again and again: each look shows what happened since the one before."""
+    """A leaf observed repeatedly."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._before: Scrape | None = None
 
     def shown(self) -> list[TerminalLine]:
-        """The lines of a look; a sentence while the agent does not answer. The rates start again after
-        that."""
+        """Return the next lines, or a sentence without agent, after which rates restart."""
         from agent.cli.query import AdminStatusError
 
         try:
@@ -260,7 +255,7 @@ class LeafView:
             return [part for line in said for part in wrapped(line, terminal_width())]
 
     def looked(self) -> list[TerminalLine]:
-        """The lines of a look. Raises `AdminStatusError`."""
+        """Return the next lines. Raises `AdminStatusError`."""
         from agent.cli.query import metrics_of, status_of
 
         status = status_of(self._config)

@@ -1,8 +1,7 @@
-"""`petiole user list | add | replace | revoke | forget`: programs that have an account of their own on the
-agent's server, in which they make streams and buckets.
+"""Implements `petiole user list | add | replace | revoke | forget` for programs with own accounts on the
+server.
 
-Exit codes: 0 done; 2 wrong usage, or what is asked for cannot be done; 4 another program changes the file; 5
-the change is in the file, and the agent has not applied it.
+Exit codes: 0 done; 2 wrong usage or impossible; 4 another program edits the file; 5 stored but not applied.
 """
 
 from __future__ import annotations
@@ -108,8 +107,7 @@ def forget(config: ConfigFile, name: Name) -> None:
 
 
 def _change(path: Path, edit: Callable[[str], str], done: str, unchanged: str = "") -> Config:
-    """Change the users of a file, and have the running agent reload them. Prints that it is `done`, or of a
-    file that stays as it is the sentence `unchanged`, if there is any."""
+    """Edit a file's users and reload the agent. Prints `done`, or `unchanged` if given."""
     from agent.cli.site.apply import apply_or_end, apply_users, edited_or_end, loaded_or_end
 
     with editing(path) as file:

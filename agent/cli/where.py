@@ -1,8 +1,7 @@
-"""`petiole where`: of one domain what was accepted, stored, is at the hub, in bronze, in readings and in
-quarantine, and the reason wherever two differ.
+"""Implements `petiole where`, which counts a domain's readings by stage and explains differences.
 
-Exit codes: 0 all that was looked at is accounted for; 2 wrong usage; 3 something is gone without a reason, or
-doubled; 5 something that was asked for could not be looked at, and nothing else is missing.
+Exit codes: 0 all accounted for; 2 wrong usage; 3 losses without reason or doubles; 5 a requested part was not
+observable.
 """
 
 from __future__ import annotations
@@ -82,11 +81,11 @@ def command(
 
 
 Span = tuple[int | None, int | None]
-"""From and to, in microseconds since 1970."""
+"""Start and end in microseconds since 1970."""
 
 
 def span_of(since: str | None, until: str | None) -> Span:
-    """What `--from` and `--to` say. What is not a time ends the process."""
+    """Parse `--from` and `--to`, or exit."""
     first, end_ = _moment("--from", since), _moment("--to", until)
     if first is not None and end_ is not None and first >= end_:
         end([f"--from {since} is not before --to {until}"])
@@ -109,7 +108,7 @@ def _moment(option: str, text: str | None) -> int | None:
 
 
 def microseconds(moment: datetime) -> int:
-    """A moment as the tables have it, since 1970."""
+    """Return a moment in microseconds since 1970."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
@@ -120,7 +119,7 @@ def _words(span: Span) -> str:
 
 
 def _check(settings: Config, domain: str, lake: str | None, device: str | None, span: Span) -> None:
-    """What is wrong with the command line ends the process."""
+    """Exit on a wrong command line."""
     problems = []
     try:
         check_domain(domain)
@@ -137,8 +136,9 @@ def _check(settings: Config, domain: str, lake: str | None, device: str | None, 
 
 
 def _leaf(settings: Config, domain: str, unseen: list[str]) -> LeafReport | None:
-    """The leaf as the asked agent knows it, None if it is unknown there. What the leaf has not announced
-    goes into `unseen`. Raises `LookupError` if the agent does not answer."""
+    """Return the leaf as the agent knows it, or None; missing parts go to `unseen`. Raises `LookupError`
+    without agent.
+    """
     from agent.cli.query import AdminStatusError, status_of
     from agent.cli.query.where_reasons import LeafReport
     from agent.hub.fleet_rows import behind_of
@@ -193,7 +193,7 @@ def _lake(name: str | None, unseen: list[str]) -> Lake | None:
 def _hub(
     settings: Config, domain: str, seen: DomainObservation, tables: Lake | None, unseen: list[str]
 ) -> bool:
-    """Look at the hub's streams; whether they could not be looked at."""
+    """Read the hub's streams; returns whether that failed."""
     from agent.cli.query import streams
 
     account_key(settings)
@@ -210,7 +210,7 @@ def _hub(
 
 
 def _is_other_lake(settings: Config, tables: Lake, unseen: list[str]) -> bool:
-    """Whether these are not the tables of the hub's lake, or of an older state of it."""
+    """Tell whether these are not the hub's lake or are an older state."""
     from agent.cli.query import AdminStatusError, status_of
     from hub_jobs.tables.hub_lake import why_not_hubs
 
@@ -228,7 +228,7 @@ def _is_other_lake(settings: Config, tables: Lake, unseen: list[str]) -> bool:
 def _tables(
     tables: Lake, domain: str, device: str | None, span: Span, seen: DomainObservation, unseen: list[str]
 ) -> bool:
-    """Look at the tables; whether they could not be looked at."""
+    """Read the tables; returns whether that failed."""
     from hub_jobs.tables.delta import TableError
     from hub_jobs.where import ScanPart, Waiting, look
 
@@ -245,7 +245,7 @@ def _tables(
 
 
 def _known(settings: Config, domain: str, seen: DomainObservation) -> None:
-    """A domain that neither the configuration nor the tables have is a wrong one."""
+    """Exit for a domain unknown to configuration and tables."""
     domains: list[Any] = [leaf.domain for leaf in settings.leaves] if settings.role == "hub" else [domain]
     if domain in domains or (seen.tables is not None and seen.tables.classes):
         return

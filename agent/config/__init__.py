@@ -1,7 +1,4 @@
-"""The configuration file (TOML): its schema, and reading it with all of its problems at once.
-
-The options of an input are declared by the input's own module and handed in, so that the core knows no input.
-"""
+"""Reads the TOML configuration with all problems at once. Options of inputs come from the inputs."""
 
 from agent.config.files import read_table
 from agent.config.load import load, parse, read_struct

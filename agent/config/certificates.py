@@ -1,4 +1,4 @@
-"""The files of certificates that a configuration names."""
+"""Lists certificate files that a configuration names."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ _AUTHORITIES: Final = ("tls_ca", "ca_file")
 
 
 class NamedCertificate(NamedTuple):
-    """A file of certificates."""
-
     name: str
-    """Which setting names it."""
+    """Its setting."""
     path: Path
     authorities: bool
-    """Whether any of its certificates may sign, and not a chain."""
+    """Whether it has authorities rather than a chain."""
 
 
 def tables(config: Config) -> Iterator[tuple[str, Any]]:
-    """All tables that may name files, with their names."""
+    """Yield all tables that may name files."""
     yield "admin", config.admin
     yield "nats.mqtt", config.nats.mqtt
     yield "nats.cluster", config.nats.cluster
@@ -35,7 +33,7 @@ def tables(config: Config) -> Iterator[tuple[str, Any]]:
 
 
 def named_files(config: Config, options: Iterable[str]) -> Iterator[tuple[str, Path, str]]:
-    """The files that these options name: whose, where and in which option."""
+    """Yield files in options: owner, path and option."""
     for owner, table in tables(config):
         for name in options:
             path = getattr(table, name, None)
@@ -44,7 +42,7 @@ def named_files(config: Config, options: Iterable[str]) -> Iterator[tuple[str, P
 
 
 def named_certificates(config: Config) -> Iterator[NamedCertificate]:
-    """All of them: of listeners and inputs, and of what is added to the server."""
+    """Yield all certificates of listeners, inputs and server settings."""
     for owner, path, name in named_files(config, _OPTIONS):
         yield NamedCertificate(f"{name} of {owner}", path, name in _AUTHORITIES)
     for owner, table in (("nats.extra", config.nats.extra), ("nats.remote", config.nats.remote)):
@@ -52,7 +50,7 @@ def named_certificates(config: Config) -> Iterator[NamedCertificate]:
 
 
 def _in_table(prefix: str, table: Mapping[str, Any]) -> Iterator[NamedCertificate]:
-    """Those that a part of the server's own configuration names, at any depth."""
+    """Yield those in a part of the server configuration."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _in_table(f"{prefix}.{key}", value)

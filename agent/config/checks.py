@@ -1,4 +1,4 @@
-"""Checks across keys: names used twice, keys of the other role, ports that meet, sizes that do not fit."""
+"""Checks across keys: repeated names, keys of the other role, equal ports, sizes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _OWN_INPUTS: Final = frozenset(
     {contract.COMMANDS_INPUT, contract.AGENT_INPUT, contract.QOS0_INPUT, contract.RULES_INPUT}
 )
 _OTHER_HUB_STREAMS: Final = 128 * 2**20
-"""The commands and the fleet, see `agent.hub.registrar.aggregate`."""
+"""Commands and fleet; see `agent.hub.registrar.aggregate`."""
 
 
 def check(config: Config) -> Iterator[Problem]:
-    """All problems of a configuration whose values are of their types. Looks at no file: see
-    `agent.config.server_checks.check_files`."""
+    """Yield all problems of a typed configuration without reading files; see
+    `agent.config.server_checks.check_files`.
+    """
     yield from _names(config)
     yield from _inputs(config)
     yield from _role(config)
@@ -153,7 +154,7 @@ def _hub_streams(config: Config) -> Iterator[Problem]:
 
 
 def server_listeners(config: Config) -> Iterator[tuple[str, str]]:
-    """The addresses on which the server listens, each behind its key."""
+    """Yield the server's listen addresses with keys."""
     yield "nats.listen", config.nats.listen
     if config.role == "hub":
         yield "nats.leaf_listen", config.nats.leaf_listen
@@ -229,7 +230,7 @@ def _sizes(config: Config) -> Iterator[Problem]:
 
 
 def bytes_needed(config: Config) -> int:
-    """What the streams of a site may take together, so that `nats.max_file_store` must not be smaller."""
+    """Return the streams' total bytes, the least `nats.max_file_store`."""
     if config.role == "hub":
         return (
             len(aggregates(config)) * config.registrar.max_bytes + _OTHER_HUB_STREAMS + _users_bytes(config)

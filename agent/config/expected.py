@@ -1,5 +1,4 @@
-"""Which values a key of the configuration may have, in words, from the type of its field; and how keys and
-values are shown. Pure."""
+"""Describes allowed values by field type, and formats keys and values. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _NUMBERS: Final = re.compile(r"\[[0-9]+\]")
 
 
 def unreadable_keys(kind: type[Struct], path: str = "") -> list[str]:
-    """The keys of a Struct whose types a configuration file cannot hold, down to the last."""
+    """Return keys of a Struct with types that a file can't contain."""
     keys = []
     for field in fields(kind):
         key = key_below(path, field.encode_name)
@@ -41,7 +40,7 @@ def is_struct(kind: Any) -> bool:
 
 
 def row_of(kind: Any) -> type[Struct] | None:
-    """The Struct of a list of tables, None for any other type."""
+    """Return a list's Struct, or None."""
     arguments = get_args(kind)
     return arguments[0] if get_origin(kind) is list and is_struct(arguments[0]) else None
 
@@ -58,18 +57,18 @@ def metadata(kind: Any) -> list[Meta]:
 
 
 def also_meant(kind: Any) -> Iterator[str]:
-    """Names that people write where this key is meant."""
+    """Yield common wrong names of a key."""
     for meta in metadata(kind):
         yield from (meta.extra or {}).get("also", ())
 
 
 def header_of(key: str) -> str:
-    """The key as the header of a TOML table, which has no numbers."""
+    """Return a key as TOML table header."""
     return _NUMBERS.sub("", key)
 
 
 def expected(kind: Any) -> str:
-    """What may stand there, in words."""
+    """Describe the allowed values."""
     if isinstance(kind, UnionType) or get_origin(kind) is Union:
         return expected(next(arg for arg in get_args(kind) if arg is not NoneType))
     if get_origin(kind) is Literal:

@@ -1,11 +1,8 @@
-"""What a configuration is read from: its file, the fragments beside it, and variables of the environment.
+"""Reads a configuration's file, fragments and environment variables.
 
-Fragments stand in a directory beside the file (`petiole.conf.d` for `petiole.toml`) and are read in the
-order of their names. They add and never replace: a key that stands twice is a problem that names file and
-line. Relative paths in all of them begin at the directory of the file.
-
-`${NAME}` in a value is replaced when the value is read; messages about the configuration show the name of the
-variable, for what it holds may be a secret.
+Fragments in a directory beside the file (`petiole.conf.d` for `petiole.toml`) are read by name; they add and
+never replace. Relative paths start at the file's directory. `${NAME}` is replaced in values but shown as the
+variable in messages, since it may be secret.
 """
 
 from __future__ import annotations
@@ -22,19 +19,20 @@ from typing import Any, Final
 from agent.config.values import ConfigError, Problem
 
 _EDITED: Final = ("leaf", "user")
-"""Tables that `petiole fleet` and `petiole user` find in the file itself."""
+"""Tables that `petiole fleet` and `petiole user` edit in the file."""
 
 Table = dict[str, Any]
 
 
 def read_table(path: Path) -> Table:
-    """What stands in one TOML file. Raises `ConfigError`."""
+    """Read one TOML file. Raises `ConfigError`."""
     return _parsed(path, _text(path, "name a file that is there"))
 
 
 def read_whole(path: Path, text: str | None = None) -> tuple[Table, dict[str, str]]:
-    """What stands in a file (or is to stand there: `text`) and its fragments, and by key where the fragments
-    say what they add. Raises `ConfigError` with every problem of the first file that has one."""
+    """Read a file (or `text`) with fragments, and the fragments' places by key. Raises `ConfigError` for the
+    first bad file.
+    """
     whole = _parsed(path, _text(path) if text is None else text)
     places: dict[str, str] = {}
     for file in fragments(path):
@@ -46,7 +44,7 @@ def read_whole(path: Path, text: str | None = None) -> tuple[Table, dict[str, st
 
 
 def fragments(path: Path) -> list[Path]:
-    """The fragments of a file, hidden ones left out. Raises `ConfigError`."""
+    """Return a file's visible fragments. Raises `ConfigError`."""
     directory = path.with_name(f"{path.stem}.conf.d")
     try:
         found = sorted(directory.iterdir())
@@ -59,21 +57,20 @@ def fragments(path: Path) -> list[Path]:
 
 
 def directory_of(path: Path) -> Path:
-    """The absolute directory of a file, by the name that it goes by: a link to it is not followed."""
+    """Return a file's absolute directory without following links."""
     above = path.parent.absolute()
     return above.resolve() if ".." in above.parts else above
 
 
 def placed_pattern(pattern: str, directory: Path) -> str:
-    """A path with or without wildcards, which begins at a directory if it is relative; the directory's own
-    name holds none."""
+    """Make a path or pattern absolute, escaping the directory."""
     if not pattern or pattern.startswith("/"):
         return pattern
     return f"{glob.escape(str(directory))}/{pattern}"
 
 
 def placed(problem: Problem, places: Mapping[str, str]) -> Problem:
-    """The problem with its place if that is in a fragment."""
+    """Add the fragment's place to a problem."""
     for key, place in places.items():
         if problem.key == key or problem.key.startswith((f"{key}.", f"{key}[")):
             return Problem(f"{problem.key} ({place})", problem.stood, problem.remedy)
@@ -105,7 +102,7 @@ class _Merging:
         self.problems: list[Problem] = []
 
     def merge(self, whole: Table, part: Table, above: str) -> None:
-        """Add what stands in a table of the fragment: lists of tables grow, and a key is given once."""
+        """Merge a fragment's table: lists grow, keys appear once."""
         for name, value in part.items():
             key = f"{above}.{name}" if above else name
             if key in _EDITED:
@@ -139,8 +136,7 @@ def _are_tables(value: object) -> bool:
 
 
 def _line(text: str, key: str, number: int) -> int | None:
-    """Where a key is given, or the header of its table of this number; None where it is written in another
-    way, as in an inline table. The standard library's parser tells no positions."""
+    """Return the line of a key or table, None for other syntax; the standard parser gives no positions."""
     table, _, name = key.rpartition(".")
     headers = list(re.finditer(rf"^[ \t]*\[\[?[ \t]*{re.escape(key)}[ \t]*\]", text, re.MULTILINE))
     if len(headers) >= number:
@@ -159,20 +155,19 @@ def _line_at(text: str, offset: int) -> int:
 
 _NAMED: Final = re.compile(r"\$?\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SHORTEST: Final = 4
-"""Characters of a value that is hidden: a shorter one is no secret, and is part of many words."""
+"""Shorter values are no secrets and are not hidden."""
 _CUT: Final = 8
-"""Characters of the beginning of a value that are hidden where a message was cut."""
+"""Leading characters hidden where a message was cut."""
 _used: dict[str, str] = {}
-"""What was put into a value by this process, and how it is shown instead."""
+"""Inserted values and their shown form."""
 
 
 class UnsetError(Exception):
-    """A variable is not set; the text is its name."""
+    """A variable is unset; the text is its name."""
 
 
 def expanded(value: Any) -> Any:
-    """A value with the variables in its texts, also in those of lists and tables; `$${NAME}` becomes the
-    text `${NAME}`. Raises `UnsetError`."""
+    """Replace variables in a value; `$${NAME}` becomes `${NAME}`. Raises `UnsetError`."""
     if isinstance(value, str):
         return _NAMED.sub(_replacement, value)
     if isinstance(value, list):
@@ -194,7 +189,7 @@ def _replacement(found: re.Match[str]) -> str:
 
 
 def hidden(text: str) -> str:
-    """A message without what variables hold."""
+    """Hide variables' contents in a message."""
     for value in sorted(_used, key=len, reverse=True):
         for form in {
             value,

@@ -1,6 +1,4 @@
-"""Secrets in files of mode 0600: the NKey seeds of users and the passwords of MQTT users. A secret goes from
-its file only into another of mode 0600, which the server's configuration includes; nothing here logs one or
-names one in an error."""
+"""Handles NKey seeds and MQTT passwords in files of mode 0600, never in logs or errors."""
 
 from __future__ import annotations
 
@@ -24,14 +22,13 @@ _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}\Z")
 
 
 class SeedError(ConditionError):
-    """A seed file cannot be used; the text says which one and what to do."""
+    """A seed file is unusable; the text names it and the remedy."""
 
 
 def make_key(path: Path) -> str:
-    """Make a key pair of a user, write its seed and return the public key.
+    """Create a user key and return its public half.
 
-    Raises `FileExistsError` when the file is there: a key in use is never written over. A key that root makes
-    belongs to the owner of the directory, such as the agent's user.
+    Raises `FileExistsError`; keys are never overwritten. Root's key belongs to the directory's owner.
     """
     seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
     create_private(path, seed)
@@ -39,8 +36,7 @@ def make_key(path: Path) -> str:
 
 
 def renew_key(path: Path) -> str:
-    """Make a key pair in place of the one that is there, whose seed is kept beside it as `….old`, and return
-    the public key. Raises `OSError`."""
+    """Replace a key, keeping the old seed as `….old`; returns the public half. Raises `OSError`."""
     old = path.with_name(f"{path.name}.old")
     if path.exists():
         path.replace(old)
@@ -48,7 +44,7 @@ def renew_key(path: Path) -> str:
 
 
 def ensure_key(path: Path) -> str:
-    """The public key of a seed file, which is made when it is not there. Raises `SeedError`."""
+    """Return a seed's public key, making it if missing. Raises `SeedError`."""
     if not is_there(path):
         try:
             return make_key(path)
@@ -58,12 +54,12 @@ def ensure_key(path: Path) -> str:
 
 
 def public_key(path: Path) -> str:
-    """The public key of a seed file. Raises `SeedError`."""
+    """Return a seed's public key. Raises `SeedError`."""
     return _read(path)[1]
 
 
 def is_public_key(text: str) -> bool:
-    """Whether this is the public key of a user, its checksum (the last two bytes) included."""
+    """Tell whether this is a user's public key with valid checksum."""
     if _PUBLIC_KEY.match(text) is None:
         return False
     raw = base64.b32decode(text)
@@ -71,24 +67,27 @@ def is_public_key(text: str) -> bool:
 
 
 def is_seed(text: str) -> bool:
-    """Whether this looks like a seed, which is not to be shown."""
+    """Tell whether this looks like a seed."""
     return _SEED.search(text) is not None
 
 
 def seed_line(name: str, key_file: Path) -> str:
-    """A line of a configuration that holds a seed, for a file of mode 0600: nats-server takes the seed itself
-    as the `nkey` of a remote, not the path of a file. Raises `SeedError`."""
+    """Return a configuration line with the seed, for a file of mode 0600. Raises `SeedError`.
+
+    nats-server takes the seed itself as a remote's `nkey`.
+    """
     return f'{name}: "{_read(key_file)[0]}"\n'
 
 
 def password_line(password_file: Path) -> str:
-    """What the table of a user includes, for a file of mode 0600. A bcrypt hash is taken as such by
-    nats-server. Raises `SeedError`."""
+    """Return a configuration line with the password or bcrypt hash, for a file of mode 0600. Raises
+    `SeedError`.
+    """
     return f"password: {quoted(read_password(password_file))}\n"
 
 
 def check_password(password_file: Path) -> str | None:
-    """What is wrong with a password file, None when nothing is."""
+    """Return a password file's fault, or None."""
     try:
         read_password(password_file)
     except SeedError as error:
@@ -97,12 +96,12 @@ def check_password(password_file: Path) -> str | None:
 
 
 def read_password(path: Path) -> str:
-    """The one line of a password file. Raises `SeedError`."""
+    """Read a one-line password file. Raises `SeedError`."""
     return password_in(_secret("password", path, _PASSWORD_BYTES + 2), path)
 
 
 def password_in(line: bytes, path: Path) -> str:
-    """The password in what such a file holds. Raises `SeedError`."""
+    """Return the password in a file's content. Raises `SeedError`."""
     text = line.removesuffix(b"\n").removesuffix(b"\r")
     found = text.decode(errors="replace")
     if not 1 <= len(text) <= _PASSWORD_BYTES or not found.isprintable() or "\ufffd" in found:
@@ -113,7 +112,7 @@ def password_in(line: bytes, path: Path) -> str:
 
 
 def _secret(kind: str, path: Path, most: int) -> bytes:
-    """What is in a file that only its owner may read, at most so many bytes."""
+    """Read at most `most` bytes of an owner-only file."""
     try:
         with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode

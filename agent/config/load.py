@@ -1,6 +1,6 @@
-"""Reading a configuration file: every key is converted on its own, so that one problem does not hide another.
+"""Converts each key of a configuration separately, so that all problems show.
 
-A problem is one sentence, `key.path: what stood there; what to do`. The tables of a list are counted from 1.
+A problem is `key.path: value; remedy`; tables of a list count from 1.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from agent.config.values import (
 )
 
 _MAY_HOLD_SECRETS: Final = ("_file", "tls_key", "command")
-"""How keys end whose value is not shown: a secret is easily written there by mistake."""
+"""Endings of keys whose values are hidden."""
 _Kind = TypeVar("_Kind", bound=Struct)
 
 
 def load(path: Path, inputs: Mapping[str, type[Struct]], text: str | None = None) -> Config:
-    """Read and check the file (or what is to stand there: `text`) with its fragments; `inputs` maps each type
-    of input to its options. The files that it names are not looked at. Raises `ConfigError` with every
-    problem."""
+    """Read and check a file (or `text`) with fragments; `inputs` maps types to options. Raises `ConfigError`
+    with every problem.
+    """
     table, places = read_whole(path, text)
     return parse(table, inputs, places, directory_of(path))
 
@@ -61,8 +61,9 @@ def parse(
     places: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> Config:
-    """The same for what stands in files; `places` has keys that stand in a fragment, and relative paths begin
-    at the `directory`, or stay relative without one. Raises `ConfigError`."""
+    """Check parsed tables; `places` has fragment keys, `directory` anchors relative paths. Raises
+    `ConfigError`.
+    """
     reader = _Reader(expanded, directory)
     table = dict(table)
     tables = table.pop("input", [])
@@ -82,8 +83,7 @@ def parse(
 
 
 def read_struct(kind: type[_Kind], table: dict[str, Any]) -> tuple[_Kind, list[Problem]]:
-    """Any other Struct whose fields all have defaults, and what was wrong with it; a bad value leaves its
-    default in place, and a bad table of a list is None."""
+    """Read any Struct with defaults, and its problems; bad values keep defaults, bad list tables are None."""
     reader = _Reader()
     return kind(**reader._values(kind, table, "")), reader.problems
 
@@ -94,12 +94,12 @@ def _hidden(problem: Problem) -> Problem:
 
 @functools.cache
 def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
-    """The fields of a Struct; to look them up takes a tenth of a millisecond."""
+    """Return a Struct's fields, cached because slow."""
     return fields(kind)
 
 
 class _Reader:
-    """Reads tables into Structs and keeps what was wrong; a bad value leaves its default in place."""
+    """Reads tables into Structs and collects problems."""
 
     def __init__(
         self, expand: Callable[[Any], Any] = lambda value: value, directory: Path | None = None
@@ -108,12 +108,12 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def root(self, table: dict[str, Any]) -> Config:
-        """The configuration without its inputs, complete enough for further checks whatever was wrong."""
+        """Return the configuration without inputs, usable despite problems."""
         values = self._values(Config, table, "")
         return Config(**{"domain": "unnamed", **values})
 
     def inputs(self, tables: object, kinds: Mapping[str, type[Struct]]) -> list[Any]:
-        """The options of each input, None for one that could not be read."""
+        """Return options of inputs, None for unreadable ones."""
         return [self._input(table, key, kinds) for key, table in self._tables(tables, "input")]
 
     def _input(self, table: dict[str, Any], key: str, kinds: Mapping[str, type[Struct]]) -> Any:
@@ -145,7 +145,7 @@ class _Reader:
     def _values(
         self, kind: type[Struct], table: dict[str, Any], key: str, also: Iterable[str] = ()
     ) -> dict[str, Any]:
-        """The attributes of a Struct that the table sets, by attribute name."""
+        """Return the attributes that the table sets."""
         known = {field.encode_name: field for field in _fields(kind)}
         meant = {other: name for name, field in known.items() for other in also_meant(field.type)}
         for name in (key_ for key_ in table if key_ not in known):

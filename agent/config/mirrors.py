@@ -1,8 +1,7 @@
-"""The declared links as plain values, and the configurations of their streams. Pure.
+"""Resolves declared links and builds their streams' configurations. Pure.
 
-nats-server distinguishes two sources of one stream by name, API prefix, filter and transforms. A changed
-start or deliver prefix alone changes nothing in an existing source
-(`findings/nats-source-start-is-not-updated.sh`).
+nats-server identifies sources by name, API prefix, filter and transforms; a changed start or deliver prefix
+alone has no effect (`findings/nats-source-start-is-not-updated.sh`).
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ Key = tuple[str, str, str, tuple[tuple[str, str], ...]]
 
 
 class ResolvedOrigin(Struct, frozen=True):
-    """Where a link takes messages from. `api` is its prefix, "" for this server's own JetStream; `domain` is
-    "" where the origin was declared by its prefix; `start_time` is RFC 3339."""
+    """A link's origin. `api` "" is this server; `domain` "" if declared by prefix; `start_time` RFC 3339."""
 
     stream: str
     domain: str
@@ -37,12 +35,12 @@ class ResolvedOrigin(Struct, frozen=True):
 
     @property
     def key(self) -> Key:
-        """What tells it from the other sources of its stream."""
+        """Identifies it among its stream's sources."""
         return self.stream, self.api, self.filter, self.transforms
 
     @property
     def subjects(self) -> tuple[str, ...]:
-        """The subjects that are taken; none for all."""
+        """Taken subjects; empty for all."""
         return (self.filter,) if self.filter else tuple(src for src, _ in self.transforms)
 
     @property
@@ -52,8 +50,7 @@ class ResolvedOrigin(Struct, frozen=True):
         return f"{self.stream} of {where}"
 
     def entry(self, after: int = 0) -> dict[str, Any]:
-        """The mirror or source as JetStream takes it; `after` is the sequence after which it goes on where
-        part of it is here already."""
+        """Return the JetStream entry, continuing after sequence `after`."""
         entry: dict[str, Any] = {"name": self.stream}
         if self.api:
             entry["external"] = {"api": self.api, "deliver": self.deliver}
@@ -69,7 +66,7 @@ class ResolvedOrigin(Struct, frozen=True):
 
 
 class Declared(Struct, frozen=True):
-    """A stream of the configuration: a mirror of one origin, or a stream that gathers several."""
+    """A declared mirror, or stream of sources."""
 
     name: str
     kind: Literal["mirror", "source"]
@@ -78,14 +75,15 @@ class Declared(Struct, frozen=True):
     recreate: bool = False
 
     def link(self, origin: ResolvedOrigin) -> str:
-        """The name of one link in sentences, `/status` and metrics."""
+        """Return a link's name for sentences, `/status` and metrics."""
         if self.kind == "mirror":
             return self.name
         return f"{self.name} from {origin.stream}@{origin.domain or origin.api or 'here'}"
 
     def stream(self) -> dict[str, Any]:
-        """The configuration without its mirror or sources. A full mirror drops the oldest copies; a full
-        stream of sources makes its origins wait."""
+        """Return the configuration without origins. A full mirror drops oldest copies; a full stream of
+        sources blocks.
+        """
         return {
             "name": self.name,
             "storage": "file",
@@ -100,8 +98,7 @@ class Declared(Struct, frozen=True):
         }
 
     def made(self, created: str) -> dict[str, Any]:
-        """The configuration with which the stream is made; `created` is when the origin of a mirror was made,
-        "" where that can't be asked."""
+        """Return the configuration for creation; `created` is the origin's creation time, "" if unknown."""
         config = self.stream()
         if self.kind == "source":
             return {**config, "duplicate_window": 0, "sources": [origin.entry() for origin in self.origins]}
@@ -110,7 +107,7 @@ class Declared(Struct, frozen=True):
 
 
 def key_of(entry: Mapping[str, Any]) -> Key:
-    """The key of a mirror or source as JetStream shows it."""
+    """Return the key of a JetStream entry."""
     transforms = tuple((row["src"], row["dest"]) for row in entry.get("subject_transforms") or [])
     return (
         entry["name"],

@@ -1,8 +1,7 @@
-"""The schema of the configuration file: what may stand in it, and what holds when it does not; and what
-follows from its [[leaf]] and [[user]] tables: the aggregates, who may read what, and a digest of each.
+"""Defines the configuration file with defaults, and derives aggregates, readers and digests of leaves and
+users.
 
-The server's permissions name each aggregate, so their number follows from the configuration alone, not from
-what the hub holds.
+The number of aggregates follows from the configuration alone, because permissions name them.
 """
 
 from __future__ import annotations
@@ -62,17 +61,16 @@ class LinkConfig(Struct, forbid_unknown_fields=True):
 
     @property
     def ping_seconds(self) -> int:
-        """From ping to ping: a dead link is noticed after two to three of them (by the hub, whose pings are
-        its own, in 20 s)."""
+        """Ping interval; a dead link shows after two to three (at the hub, with its own pings, 20 s)."""
         return 30 if self.profile == "thin" else 5
 
     @property
     def announce_seconds(self) -> float:
-        """From announcement to announcement while nothing happens."""
+        """Announcement interval without changes."""
         return 60.0 if self.profile == "thin" else 10.0
 
     def rest_seconds(self, of_class: RestAfter | None = None) -> float | None:
-        """After how long without readings a class (of this `rest_after`) rests; None: never."""
+        """Return the time without readings before a class rests, None for never."""
         chosen = self.rest_after if of_class is None else of_class
         return (_REST_AFTER[self.profile] if chosen is None else chosen) or None
 
@@ -102,7 +100,7 @@ class Admin(Struct, forbid_unknown_fields=True):
 
     @property
     def tls(self) -> tuple[Path, Path] | None:
-        """The certificate and its key, None without."""
+        """Certificate and key, or None."""
         cert, key = self.tls_cert, self.tls_key
         return None if cert is None or key is None else (cert, key)
 
@@ -241,65 +239,65 @@ class Config(Struct, forbid_unknown_fields=True):
 
     @property
     def identity(self) -> str:
-        """The name of the agent at its own server: in its inbox prefix and its connections."""
+        """The agent's name in its inbox prefix and connections."""
         return self.domain if self.role == "leaf" else contract.REGISTRAR
 
     @property
     def class_names(self) -> list[str]:
-        """The names of the classes, those left out that could not be read (None)."""
+        """Readable class names."""
         return [cls.name for cls in self.class_ if cls is not None]
 
     @property
     def leaves(self) -> list[LeafMember]:
-        """The leaves, those left out that are forgotten or could not be read (None)."""
+        """Readable leaves, without forgotten ones."""
         return [leaf for leaf in self.leaf if leaf is not None and not leaf.forgotten]
 
     @property
     def users(self) -> list[User]:
-        """The same of the users."""
+        """Readable users."""
         return [user for user in self.user if user is not None and not user.forgotten]
 
     @property
     def heard(self) -> tuple[str, ...]:
-        """The subjects on which local programs publish to inputs of the agent."""
+        """Local subjects of inputs."""
         return tuple(subject for input_ in self.input for subject in input_.subscribe_subjects)
 
     @property
     def hub_sync_seconds(self) -> float:
-        """How often the hub's server syncs its disk, in seconds; 0: before it acknowledges. A server that is
-        not the agent's own has to, and each of a cluster: a registrar syncs the disk of its machine only."""
+        """The hub server's sync interval; 0 for before acks.
+
+        External and clustered servers must sync first, since a registrar syncs only its own disk.
+        """
         alone = self.nats.server == "embedded" and not self.nats.cluster.on
         return self.registrar.sync_interval if alone else 0.0
 
     @property
     def linger(self) -> float:
-        """How long a batch waits for more readings where neither its input nor its class says it, in
-        seconds."""
+        """Default linger in seconds."""
         if self.publish.linger is None:
             return _THIN_LINGER if self.link.profile == "thin" else 0.0
         return self.publish.linger
 
 
 def aggregates(config: Config) -> tuple[str, ...]:
-    """The names of the hub's aggregates: enough for every class of every configured leaf, and as many as
-    `[registrar] aggregates` asks for."""
+    """Return the aggregates' names, for all configured classes and at least `[registrar] aggregates`."""
     sources = sum(len(leaf.classes) for leaf in config.leaves)
     needed = -(-sources // config.registrar.max_sources)
     return tuple(contract.aggregate(number) for number in range(max(1, needed, config.registrar.aggregates)))
 
 
 def readers(config: Config, what: str) -> list[str]:
-    """The consumers of the users that may read this class of a leaf, or this aggregate of the hub."""
+    """Return consumers of users that may read a class or aggregate."""
     return [contract.user_consumer(user.name) for user in config.user if user.key and what in user.reads]
 
 
 def members_digest(leaves: Iterable[LeafMember]) -> str:
-    """A digest of the [[leaf]] tables, by which one sees whether a running agent has taken them in."""
+    """Return a digest of [[leaf]], to see whether an agent applied it."""
     return _digest(sorted(leaves, key=attrgetter("domain")))
 
 
 def users_digest(users: Iterable[User]) -> str:
-    """The same of the [[user]] tables."""
+    """Return a digest of [[user]]."""
     return _digest(sorted(users, key=attrgetter("name")))
 
 

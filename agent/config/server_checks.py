@@ -1,8 +1,4 @@
-"""Checks of the local server's tables ([nats]), and of the files that they name.
-
-A key, a password or a certificate that is missing may come with the next mount: then the configuration is
-right, and the agent waits for the file.
-"""
+"""Checks [nats] and its files. The agent waits for missing files, which may appear with a mount."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ _USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}\Z")
 
 
 def check_server(config: Config) -> Iterator[Problem]:
-    """All problems of [nats], but for its addresses and sizes. Looks at no file that it names."""
+    """Yield problems of [nats] except addresses and sizes, without reading files."""
     yield from _apps(config)
     yield from _mqtt(config)
     yield from _extra(config)
@@ -102,7 +98,7 @@ def _external(nats: Nats) -> Iterator[Problem]:
 
 
 def _extra(config: Config) -> Iterator[Problem]:
-    """What is added to the embedded server's configuration."""
+    """Check the added server settings."""
     nats, hub = config.nats, config.role == "hub"
     if not (nats.extra or nats.remote):
         return
@@ -140,7 +136,7 @@ def _mqtt(config: Config) -> Iterator[Problem]:
 
 
 def check_files(config: Config) -> Iterator[Problem]:
-    """All problems of the files that [nats] names."""
+    """Yield problems of the files in [nats]."""
     for name in _SEEDS:
         file: Path | None = getattr(config.nats, name)
         if file is not None:

@@ -1,8 +1,6 @@
-"""What a configuration adds to that of nats-server, word for word: TLS, websockets, compression, encryption
-at rest and whatever else needs no thought of ours. Pure.
+"""Checks added nats-server settings, which are copied verbatim. Pure.
 
-What is rendered here already is refused, and so is what would let others in. A secret does not stand in it:
-it is named by a variable of the server's environment, or stands in a file that is included.
+Rendered keys and access settings are refused. Secrets come from variables or included files.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _DOORS: Final = frozenset(
         *("trusted", "trusted_keys", "system", "mappings", "maps", "default_sentinel", "allow_non_tls"),
     }
 )
-"""They decide who is let in, or what a subject is, on which the permissions here rest."""
+"""Settings of access or subjects, on which permissions rest."""
 _ALIASES: Final[Mapping[str, str]] = {
     "leaf": "leafnodes",
     "leafnode": "leafnodes",
@@ -63,12 +61,11 @@ REMOTE_TAKEN: Final[Mapping[str, Any]] = dict.fromkeys(
     True,
 )
 TAKEN: Final = {"hub": HUB_TAKEN, "leaf": LEAF_TAKEN, "remote": REMOTE_TAKEN}
-"""What is rendered of the hub's server, of a leaf's and of its remote."""
+"""Rendered keys of hub, leaf and remote."""
 
 
 def extra_problems(extra: Mapping[str, Any], taken: Any, at: str = "") -> Iterator[tuple[str, str, str]]:
-    """What is wrong with tables that are to be added `at` a key of a rendered one that has `taken`: the key,
-    what stood there and what to do."""
+    """Yield problems of tables added at a rendered one that has `taken`: key, value, remedy."""
     for key, value in extra.items():
         place = f"{at}{key}"
         there = taken.get(key) if isinstance(taken, Mapping) else None
@@ -108,7 +105,7 @@ def _value_problems(place: str, key: str, value: Any) -> Iterator[tuple[str, str
 
 
 def named_files(added: Any) -> Iterator[Path]:
-    """The files that stand anywhere in it under a key that ends in `_file`, as `cert_file` does."""
+    """Yield files under keys ending in `_file`."""
     if isinstance(added, Mapping):
         for key, value in added.items():
             if str(key).endswith("_file") and isinstance(value, str):
@@ -121,8 +118,7 @@ def named_files(added: Any) -> Iterator[Path]:
 
 
 def placed_files(added: Any, directory: Path) -> Any:
-    """The same tables, in which the relative paths of these files begin at a directory; a variable of the
-    server's environment stays as it is."""
+    """Make their relative paths absolute; keeps variables."""
     if isinstance(added, Mapping):
         return {
             key: str(directory / value)

@@ -1,4 +1,4 @@
-"""The schema of [nats]: the server of this machine, its listener for MQTT devices, a hub's cluster."""
+"""Defines [nats]: local server, MQTT listener and cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Mqtt(Struct, forbid_unknown_fields=True):
 
     @property
     def tls(self) -> tuple[Path, Path] | None:
-        """The certificate and its key, None without."""
+        """Certificate and key, or None."""
         cert, key = self.tls_cert, self.tls_key
         return None if cert is None or key is None else (cert, key)
 
@@ -44,7 +44,7 @@ class Cluster(Struct, forbid_unknown_fields=True):
     certificate of that authority."""
 
     name: str = ""
-    """What tells this server from the others; the id of its machine when it is not given."""
+    """Distinguishes servers; default the machine id."""
     listen: str = "127.0.0.1:6222"
     routes: list[str] = []
     password_file: Path | None = None
@@ -58,7 +58,7 @@ class Cluster(Struct, forbid_unknown_fields=True):
 
     @property
     def tls(self) -> tuple[Path, Path, Path] | None:
-        """The certificate, its key and the authority of all servers, None without."""
+        """Certificate, key and authority, or None."""
         cert, key, authority = self.tls_cert, self.tls_key, self.tls_ca
         return None if cert is None or key is None or authority is None else (cert, key, authority)
 
@@ -87,5 +87,5 @@ class Nats(Struct, forbid_unknown_fields=True):
 
     @property
     def url(self) -> str:
-        """Where the agent and programs of this machine connect."""
+        """The client URL on this machine."""
         return f"nats://{self.listen}"

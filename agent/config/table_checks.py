@@ -1,4 +1,4 @@
-"""What no single key of [[mirror]], [[source]], [[rule]], [[leaf]] and [[user]] shows."""
+"""Checks [[mirror]], [[source]], [[rule]], [[leaf]] and [[user]] across keys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_USERS: Final = ("what made the key", "make a key for each user and link")
 
 
 def check_links(config: Config) -> Iterator[Problem]:
-    """All problems of the declared links and of what a leaf may take and give."""
+    """Yield problems of declared links, and of leaves' `takes` and `gives`."""
     seen: set[str] = set()
     for number, mirror in numbered(config.mirror):
         key = f"mirror[{number}]"
@@ -193,7 +193,7 @@ def _rule_patterns(given: str | list[str]) -> list[str]:
 
 
 def check_members(config: Config) -> Iterator[Problem]:
-    """All problems of the leaves, but for their users."""
+    """Yield problems of leaves except users."""
     domains: set[str] = set()
     keys: set[str] = set()
     for number, leaf in numbered(config.leaf):
@@ -225,7 +225,7 @@ def _tenant(key: str, leaf: LeafMember) -> Iterator[Problem]:
 
 
 def check_users(config: Config) -> Iterator[Problem]:
-    """All problems of the users, and of the users that leaves link."""
+    """Yield problems of users, and of leaves' users."""
     names: set[str] = set()
     keys = {text for _, leaf in numbered(config.leaf) for text in leaf.revoked}
     for number, user in numbered(config.user):
@@ -265,7 +265,7 @@ def _forgotten(key: str, member: LeafMember | User) -> Iterator[Problem]:
 
 
 def _keys(key: str, member: LeafMember | User) -> list[tuple[str, str]]:
-    """The public keys of a leaf or user, each with its place in the file."""
+    """Return public keys with places."""
     own = [(f"{key}.key", member.key)] if member.key else []
     return own + [(f"{key}.revoked", text) for text in member.revoked]
 

@@ -1,6 +1,4 @@
-"""Values that a configuration writes in words: durations, sizes, addresses, and the windows of a day in which
-a metered link may be open; the problems of what is written, the error that holds them, and the checks that
-several tables share. All but `local_time` is pure."""
+"""Parses durations, sizes, addresses and daily windows, and defines problems. Pure except `local_time`."""
 
 from __future__ import annotations
 
@@ -36,18 +34,18 @@ _QUANTITY: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)\Z")
 
 Positive = Annotated[int, Meta(ge=1)]
 FILES: Final = Meta(extra={"names": "files"})
-"""Of texts that are paths, with or without wildcards."""
+"""Marks texts that are paths or patterns."""
 
 
 class Seconds(float):
-    """A duration in seconds, written as "100ms", "20s", "2m", "1h" or "1d"; above 0, at most a year."""
+    """A duration such as "100ms", "20s", "2m", "1h" or "1d", up to a year."""
 
     _least: ClassVar = math.nextafter(0, 1)
     _most: ClassVar = _YEAR
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Parse the value in the file. Raises `ValueError`."""
+        """Parse a value. Raises `ValueError`."""
         seconds = _quantity(value, _TIMES)
         if not cls._least <= seconds <= cls._most:
             raise ValueError("out of range")
@@ -55,21 +53,19 @@ class Seconds(float):
 
 
 class Linger(Seconds):
-    """How long a batch waits for more readings, in seconds, written as a duration; "0s" for not at all, at
-    most 5 s, half of what `agent.leaf.publish.publisher` waits before it refuses a chunk."""
+    """A batch's linger; "0s" for none, up to 5 s (half of a chunk's patience)."""
 
     _least, _most = 0.0, 5.0
 
 
 class RestAfter(Seconds):
-    """After how long without readings a class rests, in seconds, written as a duration of at least 10 s, for
-    each rest changes a stream of the hub; "0s" for never."""
+    """Time before a class rests, at least 10 s because rests change hub streams; "0s" for never."""
 
     _least = 0.0
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Parse the value in the file. Raises `ValueError`."""
+        """Parse a value. Raises `ValueError`."""
         seconds = super().parse(value)
         if 0 < seconds < _SHORTEST_REST:
             raise ValueError("out of range")
@@ -77,23 +73,22 @@ class RestAfter(Seconds):
 
 
 class SyncInterval(Seconds):
-    """How often a server syncs its disk, in seconds, written as a duration up to a minute; "always", 0 here:
-    before it acknowledges."""
+    """Sync interval up to a minute; "always" (0): before acks."""
 
     _least, _most = 0.1, 60.0
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Parse the value in the file. Raises `ValueError`."""
+        """Parse a value. Raises `ValueError`."""
         return cls(0.0) if value == "always" else super().parse(value)
 
 
 class Size(int):
-    """A size in bytes, written as "16MiB", "1GiB", "500kB" or a whole number; at least 1."""
+    """A size such as "16MiB", "1GiB", "500kB" or an integer; at least 1."""
 
     @classmethod
     def parse(cls, value: object) -> Size:
-        """Parse the value in the file. Raises `ValueError`."""
+        """Parse a value. Raises `ValueError`."""
         if isinstance(value, int) and not isinstance(value, bool):
             size = value
         else:
@@ -111,7 +106,7 @@ def _quantity(value: object, units: Mapping[str, float]) -> float:
 
 
 def listen_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`. Raises `ValueError`."""
+    """Parse `host:port`. Raises `ValueError`."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 <= int(port) <= 65535:
         raise ValueError(f"{text!r} is not host:port")
@@ -122,8 +117,7 @@ def listen_address(text: str) -> tuple[str, int]:
 
 
 def _is_name(host: str) -> bool:
-    """Whether a resolver takes it: `socket.getaddrinfo` raises `UnicodeError` for an empty or too long
-    label."""
+    """Tell whether a resolver accepts it; `socket.getaddrinfo` raises `UnicodeError` for bad labels."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -132,7 +126,7 @@ def _is_name(host: str) -> bool:
 
 
 def is_hub_url(text: str) -> bool:
-    """Whether a leaf could dial a hub at this address."""
+    """Tell whether a leaf could dial this address."""
     try:
         parts = urlsplit(text)
         return parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port is not None
@@ -144,14 +138,14 @@ _WINDOW: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3])
 
 
 class Window(Struct, frozen=True):
-    """From `begin` on, until `end`; one that ends before it begins goes over midnight."""
+    """From `begin` to `end`, possibly over midnight."""
 
     begin: time
     end: time
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """Read "22:00-06:00". Raises `ValueError`, also for a window without length."""
+        """Parse "22:00-06:00". Raises `ValueError`, also for an empty window."""
         found = _WINDOW.match(text)
         if found is None:
             raise ValueError(f"{text!r} is not a window")
@@ -162,29 +156,29 @@ class Window(Struct, frozen=True):
         return cls(begin, end)
 
     def holds(self, at: time) -> bool:
-        """Whether this time of day is within."""
+        """Tell whether this time is inside."""
         if self.begin < self.end:
             return self.begin <= at < self.end
         return at >= self.begin or at < self.end
 
 
 def local_time() -> datetime:
-    """The time by this machine's clock and zone."""
+    """Return the local time."""
     return datetime.now().astimezone()
 
 
 class Windows:
-    """All windows of a link; without any it is always open."""
+    """A link's windows; always open if empty."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._windows = [Window.parse(text) for text in texts]
 
     def open(self, now: datetime) -> bool:
-        """Whether the link may be open at this local time."""
+        """Tell whether the link may be open."""
         return not self._windows or any(window.holds(now.time()) for window in self._windows)
 
     def closed(self, now: datetime) -> str:
-        """Why the link is closed at this local time, and until when; "" while it is open."""
+        """Return why the link is closed and until when; "" if open."""
         if self.open(now):
             return ""
         opens = min((window.begin for window in self._windows), key=lambda begin: _until(now, begin))
@@ -197,12 +191,12 @@ def _until(now: datetime, at: time) -> timedelta:
 
 
 class Problem(Struct, frozen=True):
-    """One thing that is wrong in the configuration."""
+    """One configuration problem."""
 
     key: str
-    """Where it stands, such as `leaf[2].domain`."""
+    """Such as `leaf[2].domain`."""
     stood: str
-    """What stands there and why it is wrong."""
+    """The value and its fault."""
     remedy: str
 
     def __str__(self) -> str:
@@ -210,7 +204,7 @@ class Problem(Struct, frozen=True):
 
 
 class UnusableTypeError(Exception):
-    """A type of input that cannot be used: `stood` says which one and why."""
+    """An unusable input type; `stood` has type and reason."""
 
     def __init__(self, stood: str, remedy: str) -> None:
         super().__init__(f"{stood}; {remedy}")
@@ -218,8 +212,7 @@ class UnusableTypeError(Exception):
 
 
 class ConfigError(ConditionError):
-    """The configuration is wrong: `problems` are sentences, `found` the same by key as far as they come from
-    a file, and `inputs` the options of the inputs that could be read."""
+    """A wrong configuration: `problems` are sentences, `found` by key, `inputs` the readable options."""
 
     def __init__(
         self, problems: list[str], found: Sequence[Problem] = (), inputs: Sequence[Any] = ()
@@ -233,12 +226,12 @@ class ConfigError(ConditionError):
 
 
 def numbered(rows: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """The tables of a list with their numbers from 1, but for those that could not be read (None)."""
+    """Yield readable tables with numbers from 1."""
     return ((number, row) for number, row in enumerate(rows, 1) if row is not None)
 
 
 def contract_problem(key: str, rule: Callable[[str], Any], value: str, remedy: str) -> Iterator[Problem]:
-    """The problem of a value that breaks a rule of the contract, if it does."""
+    """Yield the problem of a value against a contract rule."""
     try:
         rule(value)
     except contract.ContractError as error:
@@ -246,25 +239,25 @@ def contract_problem(key: str, rule: Callable[[str], Any], value: str, remedy: s
 
 
 def duplicate(key: str, name: str, seen: set[str]) -> Iterator[Problem]:
-    """The problem of a name that is among those `seen`; adds it."""
+    """Yield the problem of a repeated name, and add it to `seen`."""
     if name in seen:
         yield Problem(key, f'"{name}" is there twice', "let each have a name of its own")
     seen.add(name)
 
 
 def unknown_class(key: str, name: str, classes: Collection[str]) -> Iterator[Problem]:
-    """The problem of a `class` that is not declared, if this one is not."""
+    """Yield the problem of an undeclared `class`."""
     if name not in classes:
         remedy = f"declare it with [[class]], or take one of: {', '.join(sorted(classes))}"
         yield Problem(f"{key}.class", f'there is no class "{name}"', remedy)
 
 
 def embedded_only(key: str, remedy: str = _RUN_IT) -> Problem:
-    """The problem of a key that only an embedded server has."""
+    """Return the problem of a key only for embedded servers."""
     return Problem(key, 'is for an embedded server only, and nats.server is "external"', remedy)
 
 
 def reserved_domain(key: str, domain: str, remedy: str) -> Problem:
-    """The problem of a domain that is the hub's or a part of petiole's."""
+    """Return the problem of a reserved domain."""
     whose = "the hub's own" if domain == contract.HUB_DOMAIN else "the name of a part of petiole itself"
     return Problem(key, f'"{domain}" is {whose}', remedy)

@@ -1,8 +1,7 @@
-"""The formats that cross a process boundary: names, subjects, message ids, headers and records.
+"""Defines formats across processes: names, subjects, message ids, headers and records.
 
-The one package that `agent` and `hub_jobs` share, so it uses the standard library only and does no I/O.
-Whatever it refuses raises `ContractError`, whose text says what was wrong and where. Records carry a version
-`v`; fields that a newer sender adds are ignored, a version that is not known is refused in words.
+Shared by `agent` and `hub_jobs`; standard library only, no I/O. Refusals raise `ContractError` with fault and
+place. Records have a version `v`; unknown fields are ignored, unknown versions refused.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,6 @@
-"""What the job `audit` found of each leaf, as it tells the hub's agent.
+"""Defines how the job `audit` reports leaves to the hub's agent, in parts that fit NATS messages.
 
-A report goes in several parts, for a message of NATS is small: each has the leaves of a stretch of the
-alphabet, and what holds of the whole audit. The agent takes a report once all of its parts have come.
+A part has some leaves and the common head; a report counts once all parts arrived.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 AUDIT_HOURS: Final = 48
-"""How many hours of a leaf an audit reports, the newest ones."""
+"""Newest hours reported per leaf."""
 AUDIT_FIGURES: Final = {
     "accepted": "Readings that the leaf had accepted, as far as the newest audit knows.",
     "in_table": "Rows of these readings in the table readings.",
@@ -43,26 +42,25 @@ AUDIT_FIGURES: Final = {
     "doubled": "Readings that are in the table more than once.",
     "unexplained": "Rows that no message explains.",
 }
-"""The counts of `AuditedLeaf` that are metrics `petiole_audit_<name>_readings`, and what they say."""
+"""Counts of `AuditedLeaf` in metrics `petiole_audit_<name>_readings`, with their help."""
 _LEAVES: Final = 100
-"""Of one part. A leaf with all its hours takes some 2 KB before it is compressed."""
+"""Leaves per part; one has up to 2 KB uncompressed."""
 _PARTS: Final = 1_000
 _BYTES: Final = 4 * 2**20
-"""The most that a part may unpack to."""
+"""Largest unpacked part."""
 _SENTENCES: Final = 10
 _LONGEST: Final = 400
 _WHAT: Final = "audited"
 
 
 class AuditedHour(NamedTuple):
-    """Readings of a leaf that were sealed in one hour; `lost` are batches that never came, `on_the_way`
-    messages that the leaf announced in that hour."""
+    """Readings of a leaf by sealing hour; `lost` counts batches, `on_the_way` messages announced then."""
 
     hour: int
     """Hours since 1970."""
     in_table: int
     named: int
-    """In quarantine, or dead letters."""
+    """Quarantined or dead letters."""
     pending: int
     late: int
     missing: int
@@ -73,10 +71,12 @@ class AuditedHour(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditedLeaf:
-    """A leaf in readings, over all its runs. `named` ones are not in the table, and each has a reason:
-    quarantine, dead letter, refused or discarded; `open` ones were accepted and not yet known as stored.
-    `pending` wait for `refine`, `on_the_way` for `ingest`: None where that is not known. `gaps` are sequences
-    of its streams that are gone without a reason."""
+    """Readings of a leaf over all runs.
+
+    `named` ones have a reason: quarantine, dead letter, refused or discarded. `open` ones have no known
+    outcome. `pending` wait for `refine`, `on_the_way` for `ingest`, None if unknown. `gaps` are unexplained
+    sequences.
+    """
 
     domain: str
     accepted: int = 0
@@ -94,7 +94,7 @@ class AuditedLeaf:
 
     @property
     def lost(self) -> bool:
-        """Whether something of it is gone without a reason, doubled, or not explained."""
+        """Whether readings are unexplained, doubled or lost without reason."""
         return bool(self.missing or self.doubled or self.unexplained or self.gaps)
 
 
@@ -107,9 +107,11 @@ _COUNTS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class AuditPart:
-    """A part of a report, `part` of so many `parts`, counted from 0. All parts of one report have the same
-    head: when the tables were opened (`at`, RFC 3339), where the `lake` is, whether contents were compared
-    (`deep`), whether anything is `lost`, the `verdict`, and sentences that are of no leaf."""
+    """Part `part` (from 0) of `parts`; all share the head.
+
+    The head is the tables' time `at` (RFC 3339), `lake`, whether contents were compared (`deep`), `lost`,
+    `verdict`, and sentences without leaf.
+    """
 
     at: str
     lake: str
@@ -128,12 +130,12 @@ class AuditPart:
 
 
 def audited_subject() -> str:
-    """Where `audit` tells the registrar what it found."""
+    """Return the subject for audit reports."""
     return "petiole.v1.audited"
 
 
 def audit_parts(head: AuditPart, leaves: Iterable[AuditedLeaf]) -> Iterator[AuditPart]:
-    """A report in parts; what is too long for one is cut, the newest hours and the first sentences stay."""
+    """Split a report; keeps newest hours and first sentences."""
     whole = [_bounded(leaf) for leaf in sorted(leaves, key=lambda leaf: leaf.domain)]
     starts = range(0, max(1, len(whole)), _LEAVES)
     if len(starts) > _PARTS:

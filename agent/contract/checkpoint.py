@@ -1,14 +1,9 @@
-"""Positions: on which leaf and hub agreed, up to which ingest has committed, and up to which the hub holds
-every message; and the exchange that an announcement or answer repeats.
+"""Defines positions agreed by leaf and hub, committed by ingest, or complete at the hub, and repeated
+exchanges.
 
-For the last one a leaf whose senders wait for the hub sends a cursor request, more often than it announces
-itself. The answer names a message of each class; the leaf relies on it if its own message there has the same
-id.
-
-Announcements and answers that say nothing new are short. The hub gives every full answer the name of its
-exchange. A leaf whose next announcement would be the same but for the clock sends that name instead, and so
-does a hub whose answer would be the same. Both sides keep the newest exchange in memory only. A hub that does
-not know the name has the leaf announce in full.
+Leaves with waiting senders send cursor requests. The answer names a message per class, valid if the leaf's
+own there has the same id. Unchanged announcements and answers send only the name of an earlier full exchange,
+kept in memory; a hub that does not know it asks for a full one.
 """
 
 from __future__ import annotations
@@ -53,8 +48,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A message on which leaf and hub agreed: the leaf's sequence, the id of the message there, and where the
-    hub holds that message."""
+    """An agreed message: leaf sequence, id, hub sequence."""
 
     leaf_seq: int
     message_id: str
@@ -63,7 +57,7 @@ class Checkpoint:
 
 
 def parse_checkpoint(value: Any) -> Checkpoint:
-    """Read a checkpoint, a list of four; raises `ContractError`."""
+    """Parse a list of four; raises `ContractError`."""
     match value:
         case [int() as leaf_seq, str() as message_id, str() as stream, int() as hub_seq] if (
             is_sequence(leaf_seq) and is_sequence(hub_seq) and message_id
@@ -73,36 +67,37 @@ def parse_checkpoint(value: Any) -> Checkpoint:
 
 
 def is_sequence(value: int) -> bool:
-    """Whether a number may be a sequence of a stream, whose first is 1."""
+    """Tell whether a number is a sequence (from 1)."""
     return not isinstance(value, bool) and 1 <= value <= MAX_INT
 
 
 def checkpoint_row(checkpoint: Checkpoint) -> list[int | str]:
-    """A checkpoint as a row of a record."""
+    """Return a checkpoint as a record's row."""
     return [checkpoint.leaf_seq, checkpoint.message_id, checkpoint.hub_stream, checkpoint.hub_seq]
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What `ingest` has committed of an aggregate: all up to `seq` of the stream made at `created`. With
-    `seq` 0 it asks up to where that stream is on the hub's disk (`parse_synced`)."""
+    """Ingest's commit of an aggregate created at `created`, up to `seq`; 0 asks for the synced end
+    (`parse_synced`).
+    """
 
     stream: str
     created: str
     seq: int
     arrived: int = 0
-    """When the hub took the message at `seq`, in microseconds since 1970; 0 where that is not known."""
+    """Arrival of that message in microseconds since 1970; 0 if unknown."""
     lake: str = ""
-    """The id of the lake that holds it (`agent.contract.lake`); empty in a question."""
+    """Its lake's id (`agent.contract.lake`); "" in a question."""
     place: str = ""
-    """Where that lake is, for people."""
+    """The lake's place, for people."""
 
     def encode(self) -> bytes:
         return encoded(asdict(self))
 
 
 def parse_committed(data: bytes | str) -> Committed:
-    """Read a committed record; raises `ContractError`."""
+    """Parse the record; raises `ContractError`."""
     row = open_record(data, "committed")
     seq = count_of(row, "seq", "committed")
     return Committed(
@@ -116,8 +111,7 @@ def parse_committed(data: bytes | str) -> Committed:
 
 
 def parse_synced(data: bytes | str, created: str) -> int:
-    """Up to which sequence the stream made at `created` is on the hub's disk, from the answer to a
-    `Committed` that asks for it; raises `ContractError`."""
+    """Return the synced end of a stream from an answer; raises `ContractError`."""
     row = open_record(data, "synced")
     if "refused" in row:
         raise ContractError(f"synced: {field_of(row, 'refused', str, 'synced')}")
@@ -128,7 +122,7 @@ def parse_synced(data: bytes | str, created: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CursorRequest:
-    """Who asks, and the epoch of each class that it asks about."""
+    """The asking leaf and its epochs by class."""
 
     machine: str
     run: str
@@ -140,8 +134,7 @@ class CursorRequest:
 
 @dataclass(frozen=True, slots=True)
 class CursorAnswer:
-    """The newest message of each class that the hub holds with all before it; a class is left out if that is
-    unknown now. `refused` is a sentence why nothing is answered."""
+    """The last complete message at the hub by class, if known. `refused` is the reason for no answer."""
 
     held: Mapping[str, Checkpoint] = field(default_factory=dict)
     refused: str | None = None
@@ -152,7 +145,6 @@ class CursorAnswer:
 
 
 def parse_cursor_request(data: bytes | str) -> CursorRequest:
-    """Read a question; raises `ContractError`."""
     row = open_record(data, "cursor")
     epochs = field_of(row, "epochs", dict, "cursor")
     if not all(isinstance(epoch, str) for epoch in epochs.values()):
@@ -165,7 +157,6 @@ def parse_cursor_request(data: bytes | str) -> CursorRequest:
 
 
 def parse_cursor_answer(data: bytes | str) -> CursorAnswer:
-    """Read an answer; raises `ContractError`."""
     row = open_record(data, "cursor answer")
     held = field_of(row, "held", dict, "cursor answer")
     return CursorAnswer(
@@ -176,22 +167,22 @@ def parse_cursor_answer(data: bytes | str) -> CursorAnswer:
 
 _EXCHANGE = re.compile(r"[0-9a-f]{12}\Z")
 MAX_REPEAT: Final = 64
-"""Bytes; every announcement and answer in full is longer."""
+"""Bytes; full announcements and answers are longer."""
 
 
 def new_exchange() -> str:
-    """A name for an exchange, which no other one of a leaf has."""
+    """Return a unique exchange name."""
     return secrets.token_hex(6)
 
 
 def check_exchange(value: Any) -> str:
-    """The value if it names an exchange; raises `ContractError`."""
+    """Return a valid exchange name; raises `ContractError`."""
     return matching(_EXCHANGE, value, "exchange", "12 digits of a hexadecimal number")
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """An announcement or an answer that is the same as in an earlier exchange."""
+    """A repeat of an earlier exchange."""
 
     exchange: str
 
@@ -200,7 +191,7 @@ class Repeat:
 
 
 def parse_repeat(data: bytes) -> Repeat | None:
-    """Read a repeat, None if the record is one in full; raises `ContractError`."""
+    """Parse a repeat, None for a full record; raises `ContractError`."""
     if len(data) > MAX_REPEAT:
         return None
     row = open_record(data, "repeat")

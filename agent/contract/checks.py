@@ -1,7 +1,6 @@
-"""Refusals, exit codes, and the checks of single names and of the fields of JSON records.
+"""Defines refusals, exit codes, and checks of names and record fields.
 
-A check returns the value as it was given, or raises `ContractError`, which says what was wrong and where: the
-record, the field and its value.
+Checks return the value or raise `ContractError` with record, field and value.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-"""The version `v` of records."""
+"""Version `v` of records."""
 MAX_INT: Final = 2**63 - 1
 
 _DOMAIN = re.compile(r"(?!(?:ACK|API|EVENT|FC|SNAPSHOT)\Z)[A-Za-z0-9_-]{1,32}\Z")
-"""A domain is the second token of `$JS.<domain>.API`. nats-server uses the excluded names there itself and,
-from 2.15.3, does not start with four of them (`isReservedDomainName` in server/jetstream.go)."""
+"""Second token of `$JS.<domain>.API`, without names reserved by nats-server (`isReservedDomainName` in
+server/jetstream.go, from 2.15.3).
+"""
 _CLASS = re.compile(r"[a-z0-9]{1,16}\Z")
 _INPUT = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
 _MACHINE = re.compile(r"[a-z0-9-]{1,64}\Z")
@@ -46,7 +46,7 @@ _KEY = re.compile(r"[!-~]{1,128}\Z")
 
 
 class ContractError(ValueError):
-    """Something that came from outside breaks the contract; the text says what and where."""
+    """Foreign data breaks the contract; the text has fault and place."""
 
 
 def matching(pattern: re.Pattern[str], value: object, what: str, rule: str) -> str:
@@ -70,7 +70,7 @@ def check_class(value: object) -> str:
 
 
 def check_input(value: object) -> str:
-    """The name of an input, which is one subject token."""
+    """Return a valid input name, one subject token."""
     return matching(_INPUT, value, "input", "1 to 32 lower-case letters, digits, '_' or '-'")
 
 
@@ -79,7 +79,7 @@ def check_tenant(value: object) -> str:
 
 
 def check_user(value: object) -> str:
-    """The name of a user: it is part of an account's name and, in upper case, of a variable's."""
+    """Return a valid user name, usable in accounts and variables."""
     return matching(_USER, value, "user", "1 to 32 lower-case letters, digits or '-'")
 
 
@@ -92,7 +92,7 @@ def check_epoch(value: object) -> str:
 
 
 def check_created(value: object) -> str:
-    """When a server created a stream, as it wrote it."""
+    """Return a valid creation time as written by a server."""
     return matching(_CREATED, value, "time of creation", "a time as RFC 3339 has it")
 
 
@@ -112,7 +112,7 @@ def whole_number(text: object, what: str) -> int:
 
 
 class Exit(IntEnum):
-    """What a process says when it ends."""
+    """The exit codes."""
 
     WELL = 0
     FAILED = 1
@@ -145,13 +145,12 @@ def open_record(data: bytes | str, what: str) -> dict[str, Any]:
 
 
 def encoded(row: Mapping[str, Any], default: Callable[[Any], Any] | None = None) -> bytes:
-    """A record as it is sent; `default` gives what JSON has in place of a value that it does not know."""
+    """Encode a record; `default` converts unknown values."""
     return json.dumps({"v": VERSION, **row}, separators=(",", ":"), default=default).encode()
 
 
 def fields_as_row(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name, their values as they are: `dataclasses.asdict` copies each of them,
-    which was a third of what an answer to a leaf cost."""
+    """Return fields by name; `dataclasses.asdict` would copy values."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
@@ -163,7 +162,7 @@ def field_of(row: Mapping[str, Any], name: str, kind: type[T] | tuple[type, ...]
 
 
 def count_of(row: Mapping[str, Any], name: str, what: str, absent: int | None = None) -> int:
-    """A count; where the field is not there, the one that its absence means, if it may be left out."""
+    """Return a count; `absent` if optional."""
     if absent is not None and name not in row:
         return absent
     value = field_of(row, name, int, what)
@@ -173,7 +172,7 @@ def count_of(row: Mapping[str, Any], name: str, what: str, absent: int | None = 
 
 
 def flag_of(row: Mapping[str, Any], name: str, what: str, *, absent: bool = False) -> bool:
-    """A flag; `absent` where its field is left out."""
+    """Return a flag; `absent` if missing."""
     return bool(field_of(row, name, bool, what)) if name in row else absent
 
 
@@ -184,7 +183,7 @@ def object_of(value: Any, what: str) -> dict[str, Any]:
 
 
 def nullable(row: Mapping[str, Any], name: str, kind: type[T], what: str) -> T | None:
-    """A field of this kind, None where it is null or not there."""
+    """Return a field of this kind, None if null or missing."""
     return None if row.get(name) is None else field_of(row, name, kind, what)
 
 

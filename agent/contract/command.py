@@ -1,14 +1,12 @@
-"""Commands: what the hub asks of a leaf's programs, and how our own agent answers.
+"""Defines commands to leaves' programs and the agent's answers.
 
-A command is a message on `cmd.<domain>.<app>.<verb>`: `{"v": 1, "id", "args": {…}, "expires": epoch seconds
-or null}`, at most `MAX_COMMAND_BYTES`. Our agent is the app `agent`. It answers each command once, by a
-reading of its input `commands`, so that the answer takes the way of every reading into the table:
+A command on `cmd.<domain>.<app>.<verb>` is `{"v": 1, "id", "args": {…}, "expires": epoch seconds or null}`,
+at most `MAX_COMMAND_BYTES`. The agent is the app `agent` and answers once by a reading of input `commands`:
 
     {"ts": …, "device": <domain>, "metric": "petiole_command", "value": <text>,
      "tags": {"verb": …, "outcome": …, "sequence": <of the command in the hub's stream>, "id": …}}
 
-`id` is left out where the command could not be read. The text is JSON for a verb that reports something and a
-sentence otherwise.
+`id` is missing for unreadable commands. The text is JSON for reporting verbs, else a sentence.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ __all__ = [
 
 COMMANDS: Final = "COMMANDS"
 COMMANDS_BYTES: Final = 64 * 2**20
-"""The most that the stream of commands takes, on the hub and in each mirror; the server reserves it."""
+"""Size of the command stream and each mirror, reserved by servers."""
 APP: Final = "agent"
 MAX_COMMAND_BYTES: Final = 64 * 1024
 COMMANDS_INPUT: Final = "commands"
@@ -75,17 +73,17 @@ _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
 
 
 def command_consumer(domain: str) -> str:
-    """The hub's consumer of a leaf's commands; fixed, for a permission cannot match part of a token."""
+    """Return the hub's fixed consumer of a leaf's commands; permissions can't match parts of tokens."""
     return f"cmd-{domain}"
 
 
 def command_deliver(domain: str, epoch: str) -> str:
-    """Where that consumer delivers."""
+    """Return that consumer's deliver subject."""
     return f"petiole.command.{domain}.{epoch}"
 
 
 def command_subject(domain: str, app: str, verb: str) -> str:
-    """The subject of a command; our own agent listens as app `agent`."""
+    """Return a command's subject."""
     return f"cmd.{domain}.{app}.{verb}"
 
 
@@ -94,24 +92,23 @@ def command_subjects(domain: str) -> str:
 
 
 class CommandOutcome(StrEnum):
-    """The outcome of a command; with all but `done` and `interrupted` it has changed nothing."""
+    """A command's outcome; only `done` and `interrupted` may have changed something."""
 
     DONE = "done"
     FAILED = "failed"
-    """The handler was called and failed; the text says why."""
+    """The handler failed; the text has the reason."""
     EXPIRED = "expired"
     UNKNOWN = "unknown"
-    """This agent has no such verb."""
+    """Unknown verb."""
     MALFORMED = "malformed"
-    """The command cannot be read, or its arguments are not those of the verb."""
+    """Unreadable command or arguments."""
     INTERRUPTED = "interrupted"
-    """The agent ended after it had begun and before it had answered. How far it came is unknown; it is not
-    repeated."""
+    """The agent ended during the command; it is not repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to an agent; its verb is in the subject."""
+    """A command; the subject has its verb."""
 
     id: str
     """1 to 64 visible ASCII characters."""
@@ -124,7 +121,6 @@ class Command:
 
 
 def parse_command(data: bytes | str) -> Command:
-    """Read a command; raises `ContractError`."""
     if len(data) > MAX_COMMAND_BYTES:
         raise ContractError(f"command: {len(data)} bytes are above the limit of {MAX_COMMAND_BYTES}")
     row = open_record(data, "command")
@@ -136,23 +132,23 @@ def parse_command(data: bytes | str) -> Command:
 
 
 def check_app(value: object) -> str:
-    """The name of a program that takes commands, as given; raises `ContractError`."""
+    """Return a valid program name; raises `ContractError`."""
     return matching(_WORD, value, "app", "1 to 32 lower-case letters, digits, '_' or '-'")
 
 
 def check_verb(value: object) -> str:
-    """A verb, as given; raises `ContractError`."""
+    """Return a valid verb; raises `ContractError`."""
     return matching(_WORD, value, "verb", "1 to 32 lower-case letters, digits, '_' or '-'")
 
 
 def verb_of(subject: str) -> str:
-    """The verb in the subject of a command, unchecked; cut if it is longer than any verb."""
+    """Return the unchecked verb of a subject, cut to a verb's length."""
     return subject.split(".", 3)[3][:_MAX_VERB]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """The outcome of the command at `sequence` of the hub's stream."""
+    """The outcome of the command at `sequence`."""
 
     sequence: int
     verb: str
@@ -161,7 +157,7 @@ class CommandAnswer:
     text: str
 
     def reading(self, ts: str, domain: str) -> Reading:
-        """The answer as a reading; a text that is too long for one is cut."""
+        """Return the answer as a reading; cuts long text."""
         tags = {"verb": self.verb, "outcome": self.outcome.value, "sequence": str(self.sequence)}
         if self.id is not None:
             tags["id"] = self.id
@@ -171,7 +167,7 @@ class CommandAnswer:
 
 
 def answer_in(reading: Reading) -> CommandAnswer | None:
-    """The answer that a reading holds, None for any other reading. Raises `ContractError`."""
+    """Return the answer in a reading, or None. Raises `ContractError`."""
     if reading.metric != COMMAND_METRIC:
         return None
     tags = reading.tags
@@ -188,8 +184,7 @@ def answer_in(reading: Reading) -> CommandAnswer | None:
 
 
 CommandKey = tuple[int, int]
-"""Identifies a command by its sequence in the hub's stream and when the hub stored it (ns since 1970). A hub
-that was restored from a backup uses sequences again, at other times."""
+"""Sequence and hub storage time (ns since 1970), since a restored hub reuses sequences."""
 
 
 COMMANDS_CHECKED: Final = 100
@@ -197,18 +192,19 @@ COMMANDS_CHECKED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CommandsWanted:
-    """The leaf's mirror of its commands, as it announces it."""
+    """The leaf's announced command mirror."""
 
     epoch: str
-    """The epoch under which it wants (or has) the hub's consumer."""
+    """Epoch of the wanted hub consumer."""
     last: int
-    """The sequence of the newest command in the mirror, 0 without one."""
+    """Newest command's sequence, 0 for none."""
     held: tuple[CommandKey, ...] = ()
-    """Commands of the mirror that the hub is to compare with its own, at most `COMMANDS_CHECKED`."""
+    """Commands for comparison, at most `COMMANDS_CHECKED`."""
     idle: bool = False
-    """Whether the hub may drop its consumer while the mirror lacks nothing: the mirror goes on listening. It
-    has counted nothing since its consumer was last reset, so it may be dropped only if it has delivered
-    nothing since then either."""
+    """Whether the hub may drop its consumer while the mirror is complete and listening.
+
+    It must not have delivered since its last reset, as the mirror counted nothing.
+    """
 
 
 def commands_wanted(value: Any) -> CommandsWanted:
@@ -235,19 +231,18 @@ class CommandsHeld:
     """The hub's side of a leaf's commands."""
 
     epoch: str
-    """The epoch under which its consumer delivers."""
+    """Its consumer's epoch."""
     stream_created: str
     stream_last: int
-    """The stream's last sequence, of any leaf's command."""
+    """The stream's last sequence, of any leaf."""
     last: int
-    """The sequence of this leaf's newest command, 0 without one."""
+    """This leaf's newest sequence, 0 for none."""
     behind: int
-    """At most how many commands the mirror lacks."""
+    """Upper bound of commands missing in the mirror."""
     agreed: bool | None = None
-    """Whether the announced commands are those that the hub holds at these sequences; None if it holds none
-    of them any more, or does not say."""
+    """Whether announced commands match; None if unknown."""
     stays: bool = False
-    """Whether it has not dropped that of a mirror that listens, for it has delivered since it was reset."""
+    """Whether the consumer was kept because it delivered since its reset."""
 
 
 def commands_held(value: Any) -> CommandsHeld:

@@ -1,8 +1,8 @@
-"""The lake of a hub: the only one behind which its registrar purges.
+"""Identifies the hub's lake, the only one behind which its registrar purges.
 
-A lake is known by the id that Delta gave the table `bronze` when that was made: a copy and a restored lake
-have it too. What the lake has reported of each stream tells an older state of it from the newest. Another
-lake, a new one and an older state are refused until a person adopts them (`petiole lake adopt`)."""
+Its id is Delta's id of `bronze`, shared by copies; reported stream positions expose older states. Another
+lake, a new one or an older state needs adoption (`petiole lake adopt`).
+"""
 
 from __future__ import annotations
 
@@ -39,24 +39,23 @@ __all__ = [
 ]
 
 HUB_LAKE: Final = "lake.known"
-"""The key of the record in the fleet's bucket: a domain has no dot."""
+"""Key in the fleet's bucket; no domain has a dot."""
 NEW_LAKE: Final = "new"
-"""Stands for the next lake that `ingest` makes or opens."""
+"""Stands for the next lake of `ingest`."""
 _UNREADABLE: Final = "unreadable"
-"""The id that a record has which can't be read: no lake has it, so that none passes."""
+"""Id of an unreadable record, which no lake has."""
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _PLACE_LENGTH: Final = 300
 _STREAMS: Final = 10_000
 _WHAT: Final = "lake"
 
 Done = tuple[str, int]
-"""When a stream was made, and up to which sequence a lake holds it."""
+"""A stream's creation time and the lake's last sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubLake:
-    """A lake as it reported itself last: its id, `place` and the hub's time `at`, both for people, and up to
-    where it holds each stream. `left` is what lakes held behind which the hub purged before."""
+    """A lake's last report: id, `place`, time `at`, and positions. `left` are earlier lakes' positions."""
 
     id: str
     place: str
@@ -81,7 +80,7 @@ class HubLake:
 
 
 def parse_hub_lake(data: bytes | str) -> HubLake:
-    """Read the record; raises `ContractError`."""
+    """Parse the record; raises `ContractError`."""
     row = open_record(data, _WHAT)
     return HubLake(
         field_of(row, "id", str, _WHAT),
@@ -93,8 +92,7 @@ def parse_hub_lake(data: bytes | str) -> HubLake:
 
 
 def stored_lake(data: bytes | str) -> HubLake | None:
-    """The record as the hub holds it, None where it holds none. A record that can't be read names a lake that
-    no other is."""
+    """Return the hub's record, None if missing. An unreadable one matches no lake."""
     if not data:
         return None
     try:
@@ -104,13 +102,12 @@ def stored_lake(data: bytes | str) -> HubLake | None:
 
 
 def check_lake(value: object) -> str:
-    """The value if it is the id of a lake; raises `ContractError`."""
+    """Return a valid lake id; raises `ContractError`."""
     return matching(_ID, value, _WHAT, "the id of a lake, such as 0b3e7a52-6a5f-4c0e-9d4e-2f6c1f0a7b11")
 
 
 def other_lake(known: HubLake | None, lake: str, place: str) -> str | None:
-    """Why the hub does not purge behind a lake with this id, None where it does. An empty id stands for a
-    lake that does not exist yet."""
+    """Return why the hub does not purge behind this lake, or None. "" is a lake that does not exist yet."""
     if known is None or known.id in (lake, NEW_LAKE):
         return None
     if lake:
@@ -125,8 +122,7 @@ def other_lake(known: HubLake | None, lake: str, place: str) -> str | None:
 
 
 def reported(known: HubLake | None, lake: str, place: str, at: datetime, stream: str, done: Done) -> HubLake:
-    """The record after a report of this lake, which is known or the first one. Where a stream is still the
-    same, what was reported of it never goes back."""
+    """Return the record after a lake's report; positions of a stream never decrease."""
     same = known if known is not None and known.id == lake else None
     left = {} if known is None else known.left
     before = None if same is None else same.streams.get(stream)
@@ -138,8 +134,9 @@ def reported(known: HubLake | None, lake: str, place: str, at: datetime, stream:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """A person's word: `lake`, an id or `NEW_LAKE`, is the hub's lake `instead_of` that with the other id.
-    Without both it is a question for the record."""
+    """A person's decision: `lake` (id or `NEW_LAKE`) replaces `instead_of`. Without both it asks for the
+    record.
+    """
 
     lake: str = ""
     instead_of: str = ""
@@ -149,7 +146,7 @@ class Adoption:
 
 
 def parse_adoption(data: bytes | str) -> Adoption:
-    """Read a person's word; raises `ContractError`."""
+    """Parse a decision; raises `ContractError`."""
     row = open_record(data, _WHAT)
     lake = nullable(row, "lake", str, _WHAT) or ""
     if lake not in ("", NEW_LAKE):
@@ -158,8 +155,7 @@ def parse_adoption(data: bytes | str) -> Adoption:
 
 
 def adopted(known: HubLake | None, word: Adoption, at: datetime) -> HubLake:
-    """The record after an adoption. The lake may hold less than was reported, also where it is an older state
-    of the same. Raises `ContractError` where the lake that is to be replaced is not the hub's."""
+    """Return the record after an adoption. Raises `ContractError` if the replaced lake is not the hub's."""
     if known is None:
         raise ContractError("the hub knows no lake yet: the first one that ingest fills becomes its lake")
     if known.id != word.instead_of:
@@ -173,7 +169,7 @@ def adopted(known: HubLake | None, word: Adoption, at: datetime) -> HubLake:
 
 
 def lake_subject() -> str:
-    """The hub's service that tells which lake it knows, and takes a person's word for another."""
+    """Return the subject of the hub's lake service."""
     return "petiole.v1.lake"
 
 

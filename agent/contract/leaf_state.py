@@ -1,7 +1,7 @@
-"""How a leaf is, as a closed list: what follows from a state, and what it is called, stands here only.
+"""Defines the closed list of leaf states with their meaning.
 
-A leaf announces those states of itself that its hub cannot see (`LeafState.announced`), each with what it is
-about; the hub adds those that it sees, and shows the gravest.
+A leaf announces states that its hub can't see (`LeafState.announced`); the hub adds its own and shows the
+gravest.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ __all__ = ["LeafState", "Severity", "exit_of", "gravest", "parse_states", "state
 
 
 class Severity(Enum):
-    """What a state asks of a person."""
+    """What a state requires of people."""
 
     BAD = "bad"
-    """To act."""
+    """Action."""
     WAITS = "waits"
-    """To know of it."""
+    """Knowledge."""
     GOOD = "good"
 
 
 class LeafState(StrEnum):
-    """The states, the gravest first; the value is the word in tables, metrics and records."""
+    """The states, gravest first; values are the words in tables, metrics and records."""
 
     meaning: str
-    """The sentence; `{}` stands for what differs from case to case."""
+    """The sentence with `{}` for the subject."""
     severity: Severity
     exit: Exit
-    """That of a command which looks at the leaf."""
+    """Exit code of commands."""
     announced: bool
-    """Whether the leaf says so itself."""
+    """Whether the leaf announces it."""
 
     def __new__(
         cls, word: str, meaning: str, severity: Severity, exit_: Exit, announced: bool = False
@@ -76,34 +76,33 @@ class LeafState(StrEnum):
     FLOWING = "flowing", "flowing", Severity.GOOD, Exit.WELL
 
     def sentence(self, about: str = "") -> str:
-        """The state in words."""
+        """Return the state in words."""
         return self.meaning.format(about) if "{}" in self.meaning else self.meaning
 
 
 _GRAVITY: Final = {state: place for place, state in enumerate(LeafState)}
 _BY_WORD: Final = {state.value: state for state in LeafState}
 _LONGEST: Final = 500
-"""Characters of what a state is about."""
+"""Longest subject of a state."""
 
 
 def state_of(word: str) -> LeafState:
-    """The state of a word; one that is not known asks for a person."""
+    """Return a word's state; unknown ones need a person."""
     return _BY_WORD.get(word, LeafState.TROUBLE)
 
 
 def gravest(states: Iterable[LeafState]) -> LeafState:
-    """The gravest of some states; a leaf of which nothing else is known flows."""
+    """Return the gravest state; `flows` for none."""
     return min(states, key=_GRAVITY.__getitem__, default=LeafState.FLOWING)
 
 
 def exit_of(states: Iterable[LeafState]) -> Exit:
-    """The exit code of a command that looks at leaves in these states: that of the gravest."""
+    """Return the gravest state's exit code."""
     return gravest(states).exit
 
 
 def parse_states(value: Any) -> Mapping[str, str]:
-    """What a leaf announces of itself, by the words of its states, the gravest first. A word that is not
-    known, or not a leaf's to say, is left out: a newer leaf may know more. Raises `ContractError`."""
+    """Parse announced states, gravest first; unknown words are ignored. Raises `ContractError`."""
     if not isinstance(value, dict) or not all(isinstance(about, str) for about in value.values()):
         raise ContractError(f"announce: states are {value!r:.80}, texts by state were expected")
     return {

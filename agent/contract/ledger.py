@@ -1,14 +1,12 @@
-"""The ledger: what an agent accepted and what became of it, per class and run; and the dead letters: what an
-input received and could not take, when there was no sender to whom it could be refused.
+"""Defines ledger records (an agent's account per class and run) and dead letters.
 
-Dead letters travel like readings: one message on `tel.<domain>.<class>._dead.<input>` has the headers of a
-batch, an `n` of the same series and NDJSON of `Petiole-Count` letters. In the ledger its `n` is among those
-stored, its letters are counted as accepted and dead, never as stored; so are letters beyond the limit of what
-is kept, which are in no message.
+Dead letters travel on `tel.<domain>.<class>._dead.<input>` with batch headers, an `n` of the same series and
+`Petiole-Count` letters as NDJSON. In the ledger they count as accepted and dead, also those beyond the limit,
+which are in no message.
 
-A letter is `{"at": …, "reason": …, "text": …}`, or with `base64` instead of `text` where what was received is
-not UTF-8. `size` is there when only the beginning of what was received is: how many bytes it had. `omitted`
-says how many letters of this input and class since the letter before were counted only."""
+A letter is `{"at": …, "reason": …, "text": …}`, with `base64` for non-UTF-8, `size` in bytes if cut, and
+`omitted` for uncounted letters before it.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +53,12 @@ DOUBTS: Final = 16
 
 
 LATE: Final = "after acceptance"
-"""Ends the reason of a range that was refused although some of it had been acknowledged as accepted."""
+"""Suffix of a range's reason when some readings were acknowledged as accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Cumulative counts of readings of one class and run."""
+    """Cumulative readings of a class and run."""
 
     accepted: int = 0
     stored: int = 0
@@ -68,7 +66,7 @@ class Readings:
     discarded: int = 0
     dead: int = 0
     refused_late: int = 0
-    """How many of the `refused` had been acknowledged as accepted: their senders do not send them again."""
+    """Refused ones acknowledged as accepted; senders do not repeat them."""
 
 
 def _readings(value: Any, what: str) -> Readings:
@@ -78,7 +76,7 @@ def _readings(value: Any, what: str) -> Readings:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """A leaf stream's identity (`created`, RFC 3339 as its server wrote it) and its retained sequences."""
+    """A leaf stream's identity (`created`, RFC 3339) and retained sequences."""
 
     created: str
     first: int
@@ -87,36 +85,34 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class LostStream:
-    """A leaf stream whose store was lost, or the part of one that a restore from a backup lost. What devices
-    published there themselves is counted nowhere else."""
+    """A lost leaf stream, or the part lost by a restore; the only count of lost direct messages."""
 
     created: str
     """Identifies the stream."""
     last: int
-    """The last sequence that the agent knows it to have held."""
+    """Its last known sequence."""
     kept: int | None = None
-    """The sequence up to which the restored store held all, None if the whole store was lost."""
+    """The restored store's end, None if all is lost."""
     at: int = 0
-    """When the agent saw `last`, in nanoseconds since 1970, 0 if unknown. It distinguishes two restores of
-    one backup, which may agree in all else."""
+    """When the agent saw `last` in ns since 1970, 0 if unknown; separates restores of one backup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Lines of an input that can't be told: `twice` may be stored twice, `lacks` may be missing."""
+    """Uncertain lines of an input: `twice` maybe doubled, `lacks` maybe missing."""
 
     kind: str
     input: str
     where: str
     """The file, or `all files`."""
     reason: str
-    """Continues the sentence that begins with `where`."""
+    """Continues the sentence after `where`."""
     at: int
-    """When it was found, in nanoseconds since 1970."""
+    """Detection in ns since 1970."""
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """What is named; a later doubt of the same place takes the place of an earlier one."""
+        """Identifies the place; later doubts replace earlier ones."""
         return self.kind, self.input, self.where
 
     def __str__(self) -> str:
@@ -129,18 +125,18 @@ DOUBT_KINDS: Final = ("twice", "lacks")
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """The run before, from the state file."""
+    """The previous run by the state file."""
 
     run: str
     n: int
     """Its last stored batch."""
     readings: Readings
     closed: bool
-    """Whether a final ledger record closed it."""
+    """Whether a final record closed it."""
 
 
 def parse_previous(value: Any) -> Previous:
-    """Read a `previous` object; raises `ContractError`."""
+    """Parse a `previous` object; raises `ContractError`."""
     row = object_of(value, "previous")
     return Previous(
         check_run(row.get("run")),
@@ -158,24 +154,25 @@ class Ledger:
     cls: str
     run: str
     n: int
-    """The highest batch number assigned."""
+    """Highest assigned number."""
     stored: Ranges
     readings: Readings
     stream: StreamState
     refused: tuple[tuple[int, int, str], ...] = ()
-    """Batches that were refused after they had a number, each range with the reason."""
+    """Ranges of refused numbered batches with reason."""
     discarded: tuple[tuple[int, int, int, str], ...] = ()
-    """Batches that left the stream before the leaf knew that the hub had them (too many perhaps, never too
-    few), each range with its readings and the reason. They count as stored too."""
+    """Batches removed before the hub was known to have them (upper bound), with readings and reason; also
+    stored.
+    """
     gone: tuple[tuple[int, int, int, str], ...] = ()
-    """The sequences of the stream that left it so, each range with its direct messages and the reason."""
+    """The same as sequences, with direct messages and reason."""
     previous: Previous | None = None
     final: bool = False
-    """Whether this record closes the run."""
+    """Whether it closes the run."""
     lost: tuple[LostStream, ...] = ()
-    """The streams, or ends of streams, that this one replaces, oldest first, at most `LOST_STREAMS`."""
+    """Replaced streams or ends, oldest first, at most `LOST_STREAMS`."""
     doubts: tuple[Doubt, ...] = ()
-    """The newest doubts of the class, oldest first, at most `DOUBTS`. Those of earlier runs are repeated."""
+    """Newest doubts of the class, oldest first, at most `DOUBTS`, including earlier runs'."""
 
     def encode(self) -> bytes:
         row = asdict(self)
@@ -215,7 +212,7 @@ def _doubts(row: dict[str, Any], what: str) -> tuple[Doubt, ...]:
 
 
 def parse_ledger(data: bytes | str) -> Ledger:
-    """Read a ledger record; raises `ContractError`."""
+    """Parse a record; raises `ContractError`."""
     what = "ledger"
     row = open_record(data, what)
     stream = _stream_state(field_of(row, "stream", dict, what))
@@ -238,7 +235,7 @@ def parse_ledger(data: bytes | str) -> Ledger:
 
 
 MAX_RECEIVED: Final = 8 * 1024
-"""Bytes that are kept of what was received."""
+"""Kept bytes of a letter."""
 MAX_PLACE: Final = 512
 MAX_REASON: Final = 500
 _CUT: Final = "…"
@@ -247,8 +244,9 @@ _WHAT: Final = "dead letter"
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """Something `received` that could not be taken: where it stood (a file and the byte, a topic, a sender),
-    and the `reason` in words. `size` is how many bytes it had, None where `received` is all of it."""
+    """Refused data with place (file and byte, topic, sender) and `reason`. `size` in bytes if cut,
+    else None.
+    """
 
     received: bytes
     at: str
@@ -257,7 +255,7 @@ class Letter:
     omitted: int = 0
 
     def encode(self) -> bytes:
-        """The letter as one JSON line, without the newline, cut to the bounds of this module."""
+        """Return a JSON line within limits, without newline."""
         kept, text = _kept(self.received, cut=self.size is not None)
         row: dict[str, object] = {"at": _short(self.at, MAX_PLACE), "reason": _short(self.reason, MAX_REASON)}
         if text is None:
@@ -272,7 +270,7 @@ class Letter:
 
 
 def parse_letter(line: bytes | str) -> Letter:
-    """Read a letter; fields that are not known are ignored. Raises `ContractError`."""
+    """Parse a letter, ignoring unknown fields. Raises `ContractError`."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -299,7 +297,7 @@ def _received(row: dict[str, Any]) -> bytes:
 
 
 def _kept(received: bytes, *, cut: bool) -> tuple[bytes, str | None]:
-    """What is kept, and the same as text where it is text; a character is not cut in two."""
+    """Return kept bytes, and as text if UTF-8, without splitting characters."""
     kept = received[:MAX_RECEIVED]
     try:
         return kept, kept.decode()

@@ -1,4 +1,4 @@
-"""What leaf and hub exchange over the link: the announcement and its answer, each with its checkpoints."""
+"""Defines announcements of leaves and the hub's answers."""
 
 from __future__ import annotations
 
@@ -44,33 +44,31 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ClassState:
-    """One class as its leaf announces it."""
+    """A class as announced."""
 
     epoch: str
     created: str
     first: int
     last: int
     confirmed: int
-    """The leaf sequence up to which the hub is known to hold everything."""
+    """Leaf sequence up to which the hub has all."""
     bytes: int
-    """What the stream holds."""
+    """Of the stream."""
     ledger: Previous | None = None
-    """The newest counts."""
+    """Newest counts."""
     seconds_to_loss: float | None = None
-    """How long until a reading is lost at the present rates; infinity if none will be, None if not
-    announced."""
+    """Time to a loss at present rates; infinity for none, None if not announced."""
     acked: int = 0
-    """The last sequence that the hub has acknowledged in this epoch, 0 if none."""
+    """Last sequence acknowledged by the hub in this epoch, 0 for none."""
     idle: bool = False
-    """Whether the hub may drop the source until the leaf announces that it is not idle."""
+    """Whether the hub may drop the source until announced otherwise."""
     made: str = ""
-    """When the leaf's server created the stream anew over the messages of the one of `created`; "" if it did
-    not."""
+    """When the server recreated the stream over its messages; "" if not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """What a leaf announces to the registrar every ten seconds and at each link-up."""
+    """A leaf's announcement, every ten seconds and at link-up."""
 
     domain: str
     machine: str
@@ -80,13 +78,13 @@ class Announce:
     checkpoint: Mapping[str, Checkpoint] = field(default_factory=dict)
     clock: str = ""
     commands: CommandsWanted | None = None
-    """None from an agent without a mirror of its commands."""
+    """None without command mirror."""
     repairs: bool = False
-    """A new epoch begins from the answer, so the hub must not answer from a cached observation."""
+    """Requires a fresh observation, as an epoch begins from the answer."""
     every: float | None = None
-    """Seconds to the next announcement while nothing happens, None if not announced."""
+    """Seconds to the next without changes, None if not announced."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong with the leaf, by the words of `LeafState`."""
+    """Faults by words of `LeafState`."""
 
     def encode(self) -> bytes:
         return _encoded(self)
@@ -97,7 +95,7 @@ _LONGEST_EVERY: Final = 3600.0
 
 
 def seconds_to_loss(seconds: float | None) -> float | str | None:
-    """The time to loss in JSON, which has no number for infinity."""
+    """Encode the time for JSON, which lacks infinity."""
     return _NEVER if seconds is not None and seconds >= MAX_INT else seconds
 
 
@@ -147,8 +145,7 @@ def class_state(value: Any, what: str) -> ClassState:
 
 
 def parse_announce(data: bytes | str, domain: str) -> Announce:
-    """Read the announcement that came on the subject of `domain`; raises `ContractError`, also when the
-    announcement names another domain than its subject."""
+    """Parse an announcement on `domain`'s subject; raises `ContractError`, also for another domain."""
     what = "announce"
     row = open_record(data, what)
     named = check_domain(row.get("domain"))
@@ -177,51 +174,48 @@ def parse_announce(data: bytes | str, domain: str) -> Announce:
 
 @dataclass(frozen=True, slots=True)
 class ClassAnswer:
-    """The hub's side of one class."""
+    """The hub's side of a class."""
 
     stream: str
     cursor: int
-    """The highest leaf sequence that it holds."""
+    """Highest leaf sequence."""
     message_id: str
-    """The id of the message there, "" if it has none."""
+    """Id there, "" for none."""
     state: str
-    """One word for the state."""
+    """The state's word."""
     agreed: bool | None = None
-    """Whether the announced checkpoint still holds, None if unknown."""
+    """Whether the announced checkpoint holds, None if unknown."""
     checkpoint: Checkpoint | None = None
-    """A newer checkpoint that the leaf may adopt after a check of its own message."""
+    """A newer checkpoint for the leaf to verify."""
     certain: bool = True
-    """False if the cursor may be too low: the server lost count of a source that was purged unseen."""
+    """False if the cursor may be too low, after an unseen purge."""
     fallback: Checkpoint | None = None
-    """If the hub lacks what it had held, the newest position up to which its records show that it holds
-    all."""
+    """Newest recorded complete position, if the hub lost messages."""
     synced: bool = True
-    """False if a power cut at the hub may still take what is at the cursor; `checkpoint` is always on its
-    disk."""
+    """False if a power cut may take the cursor; `checkpoint` is always synced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     classes: Mapping[str, ClassAnswer] = field(default_factory=dict)
     refused: str | None = None
-    """A sentence why the leaf was refused."""
+    """Why the leaf was refused."""
     later: bool = False
-    """Whether it was refused only for now."""
+    """Whether only temporarily."""
     commands: CommandsHeld | None = None
-    """None if no commands were announced, or if the hub cannot answer for them now."""
+    """None if not announced or not available."""
     exchange: str = ""
-    """The name of this exchange (`agent.contract.checkpoint`), "" if the leaf is not to repeat it."""
+    """Name of this exchange (`agent.contract.checkpoint`), "" for no repeats."""
     sync_seconds: float = 0.0
-    """How often the hub's server syncs its disk; 0: before it acknowledges, or it does not say."""
+    """The hub's sync interval; 0 for before acks or unknown."""
     max_payload: int = 0
-    """Bytes that the hub's server takes in a message, 0 if it does not say. A larger one closes the link."""
+    """The hub's message limit, 0 if unknown; larger ones close the link."""
     spread_seconds: float = 0.0
-    """What the hub's server takes for the links of all its leaves when they dial at once; 0: little, or it
-    does not say."""
+    """The hub's time for simultaneous links of all leaves; 0 for little or unknown."""
     refused_classes: Mapping[str, str] = field(default_factory=dict)
-    """A sentence for each class that the hub does not take in; the others are answered."""
+    """Reasons by refused class."""
     clock: float = 0.0
-    """Seconds since 1970 by the hub's clock when it answered, 0 if it does not say."""
+    """The hub's clock in seconds since 1970, 0 if unknown."""
 
     def encode(self) -> bytes:
         return _encoded(self)
@@ -232,7 +226,6 @@ def _encoded(record: Announce | Answer) -> bytes:
 
 
 def _row(part: Any) -> Any:
-    """A part of a record as JSON has it."""
     if isinstance(part, Checkpoint):
         return checkpoint_row(part)
     row = fields_as_row(part)
@@ -258,7 +251,7 @@ def _class_answer(value: Any) -> ClassAnswer:
 
 
 def parse_answer(data: bytes | str) -> Answer:
-    """Read an answer to an announcement; raises `ContractError`."""
+    """Parse an answer; raises `ContractError`."""
     row = open_record(data, "answer")
     classes = field_of(row, "classes", dict, "answer")
     return Answer(

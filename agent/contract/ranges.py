@@ -1,6 +1,4 @@
-"""Ranges of numbers, as records have them of batches and sequences: inclusive, sorted, disjoint, and never
-touching. Pure. Not among the names of `agent.contract` itself, for they are too plain.
-"""
+"""Handles inclusive, sorted, disjoint and separated ranges of numbers. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ Ranges = tuple[Range, ...]
 
 
 def union(*groups: Iterable[Range]) -> list[Range]:
-    """The ranges that cover all of `groups`, whose ranges may overlap and be in any order."""
+    """Return the union of ranges in any order."""
     merged: list[Range] = []
     for first, last in sorted(span for group in groups for span in group):
         if merged and first <= merged[-1][1] + 1:
@@ -24,7 +22,7 @@ def union(*groups: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: Sequence[Range], removed: Sequence[Range]) -> list[Range]:
-    """What of `ranges` is not in `removed`; both as `union` gives them."""
+    """Return `ranges` minus `removed`; both as from `union`."""
     left: list[Range] = []
     for first, last in ranges:
         at = max(bisect_right(removed, (first, first)) - 1, 0)
@@ -42,38 +40,36 @@ def without(ranges: Sequence[Range], removed: Sequence[Range]) -> list[Range]:
 
 
 def intersection(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """What is in both."""
+    """Return the intersection."""
     mine = union(ranges)
     return without(mine, without(mine, union(others)))
 
 
 def holes(ranges: Sequence[Range]) -> list[Range]:
-    """The ranges between the first number and the last that are not in `ranges`."""
+    """Return the gaps between first and last."""
     return [(before[1] + 1, after[0] - 1) for before, after in pairwise(ranges) if after[0] > before[1] + 1]
 
 
 def size(ranges: Iterable[Range]) -> int:
-    """How many numbers there are."""
+    """Return how many numbers there are."""
     return sum(last - first + 1 for first, last in ranges)
 
 
 def text(ranges: Sequence[Range], most: int = 20, *, noun: str = "") -> str:
-    """The ranges for people: `1-3, 7`; of more than `most` how many are left, with a noun."""
+    """Format as `1-3, 7`; counts those above `most` with a noun."""
     shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most])
     left = len(ranges) - most
     return f"{shown} and {left} more{noun and f' {noun}'}" if left > 0 else shown
 
 
 class RangeSet:
-    """Numbers that are put in one by one, from such ranges on. They are nearly contiguous, so there are few
-    ranges."""
+    """A growing set of nearly contiguous numbers."""
 
     def __init__(self, ranges: Ranges = ()) -> None:
         self._first = [first for first, _ in ranges]
         self._last = [last for _, last in ranges]
 
     def add(self, number: int) -> None:
-        """Put one number in; putting it in again changes nothing."""
         at = bisect_right(self._first, number)
         if at and number <= self._last[at - 1]:
             return
@@ -91,17 +87,17 @@ class RangeSet:
             self._last.insert(at, number)
 
     def drop_lowest(self) -> None:
-        """Forget the lowest range; raises `IndexError` when there is none."""
+        """Remove the lowest range; raises `IndexError`."""
         del self._first[0], self._last[0]
 
     def drop_highest(self) -> int:
-        """Forget the highest range and return its first number; raises `IndexError` when there is none."""
+        """Remove the highest range and return its start; raises `IndexError`."""
         del self._last[-1]
         return self._first.pop()
 
     @property
     def lowest(self) -> int:
-        """The lowest number, 0 while there is none."""
+        """The lowest number, 0 if empty."""
         return self._first[0] if self._first else 0
 
     def __len__(self) -> int:
@@ -112,7 +108,7 @@ class RangeSet:
 
     @property
     def highest(self) -> int:
-        """The highest number, 0 while there is none."""
+        """The highest number, 0 if empty."""
         return self._last[-1] if self._last else 0
 
     def __contains__(self, number: int) -> bool:

@@ -1,11 +1,8 @@
-"""A reading: one NDJSON line. The reference for the fast decoders of the agent and of the jobs. And
-corrections of a machine's clock: what its agent learnt later about the times that it had stamped.
+"""Defines a reading (one NDJSON line), the reference for fast decoders, and clock corrections.
 
-A time that was stamped by the clock of the agent's machine ends in `MACHINE_OFFSET`, anywhere in a
-reading; only such a time is ever corrected. A device that has a clock of its own ends its times otherwise.
-
-A value may be large: an array of numbers, `[1.5, 2]`, and bytes, `{"base64": "AAEC"}` (RFC 4648, section 4,
-with its padding). An array is flat and not empty; its numbers become doubles.
+Times by the agent machine's clock end in `MACHINE_OFFSET`; only these are corrected. Large values are arrays
+of numbers `[1.5, 2]` and bytes `{"base64": "AAEC"}` (RFC 4648, section 4, padded). Arrays are flat, not
+empty, and become doubles.
 """
 
 from __future__ import annotations
@@ -55,19 +52,17 @@ MAX_NAME: Final = 255
 MAX_TEXT: Final = 32 * 1024
 MAX_TAGS: Final = 64
 EPOCH_LIMIT: Final = 253_402_300_799
-"""Last second of the year 9999: a larger `ts` is nearly always milliseconds by mistake."""
+"""Last second of year 9999; larger `ts` are mostly milliseconds."""
 MAX_ARRAY: Final = 131_072
-"""Numbers in an array: 1 MiB of doubles."""
+"""Numbers per array: 1 MiB of doubles."""
 MAX_BYTES: Final = 1024 * 1024
-"""Bytes of a value that is bytes, decoded."""
+"""Decoded bytes per value."""
 MAX_EXACT: Final = 2**53
-"""The largest whole number in an array: a double holds no larger one for certain, and an array has no text
-beside it for the digits."""
+"""Largest integer in an array that a double surely holds; arrays have no text for digits."""
 MAX_LARGE_LINE: Final = 8 * 1024 * 1024
-"""Bytes of a line whose value is an array or bytes, without its newline. It bounds what a decoder builds of a
-line before it can count the numbers; no such reading needs as many."""
+"""Bytes of a line with array or bytes, without newline; bounds decoders before they count."""
 BASE64: Final = "base64"
-"""The only member of a value that is bytes."""
+"""The only member of a bytes value."""
 
 _RFC3339 = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.([0-9]+))?"
@@ -80,13 +75,13 @@ Value = float | int | str | bool | tuple[float, ...] | bytes
 
 
 def check_large_line(size: int) -> None:
-    """Raises `ContractError` for a line of so many bytes that has an array or bytes."""
+    """Raise `ContractError` for a too long line with array or bytes."""
     if size > MAX_LARGE_LINE:
         raise ContractError(f"a line with an array or bytes has at most {MAX_LARGE_LINE} bytes, got {size}")
 
 
 def parse_array(numbers: Sequence[object]) -> tuple[float, ...]:
-    """The numbers of an array; raises `ContractError`."""
+    """Return an array's numbers; raises `ContractError`."""
     if not 1 <= len(numbers) <= MAX_ARRAY:
         raise ContractError(f"value must be an array of 1 to {MAX_ARRAY} numbers, got {len(numbers)}")
     return tuple(_number(number, at) for at, number in enumerate(numbers))
@@ -102,8 +97,9 @@ def _number(number: object, at: int) -> float:
 
 
 def parse_bytes(members: Sequence[tuple[str, object]]) -> bytes:
-    """The bytes of an object, whose member may come twice as any may: the last counts, and each must be good.
-    Raises `ContractError`."""
+    """Return an object's bytes. Of repeated members the last counts, all must be valid. Raises
+    `ContractError`.
+    """
     found = None
     for name, text in members:
         if name != BASE64 or not isinstance(text, str):
@@ -121,8 +117,9 @@ def parse_bytes(members: Sequence[tuple[str, object]]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading. `ts` is RFC 3339 text with an offset or epoch seconds; None means arrival. `device` None
-    means the domain itself."""
+    """One reading. `ts` is RFC 3339 with offset or epoch seconds, None for arrival; `device` None is the
+    domain.
+    """
 
     metric: str
     value: Value
@@ -131,7 +128,7 @@ class Reading:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The reading as one JSON line, without the newline."""
+        """Return the JSON line without newline."""
         given = {"ts": self.ts, "device": self.device, "metric": self.metric, "value": self.value}
         row: dict[str, object] = {name: value for name, value in given.items() if value is not None}
         if isinstance(self.value, bytes):
@@ -142,17 +139,18 @@ class Reading:
 
 
 class _Members(list[tuple[str, object]]):
-    """A JSON object as it is written: a name that occurs twice is there twice."""
+    """A JSON object with repeated names."""
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_Members, parse_constant=refuse_constant)
 
 
 def parse_reading(line: bytes | str) -> Reading:
-    """Read one JSON line as a reading; raises `ContractError`. The reference for the fast decoders of the
-    agent and of the jobs, which must take and refuse the same lines: UTF-8 without a byte order mark; of a
-    name that comes twice the last value counts and each must be valid; `device`, `metric` and the names of
-    tags hold no control character (U+0000 to U+001F, U+007F)."""
+    """Parse a JSON line; raises `ContractError`. Fast decoders must accept the same lines.
+
+    UTF-8 without byte order mark; of repeated names the last counts and all must be valid; `device`, `metric`
+    and tag names have no control characters (U+0000 to U+001F, U+007F).
+    """
     try:
         row = _DECODER.decode(line if isinstance(line, str) else line.decode())
     except json.JSONDecodeError as error:
@@ -225,8 +223,9 @@ def _timestamp(value: object) -> str | float | int:
 
 
 def _is_time(text: str) -> bool:
-    """Whether it is an RFC 3339 time that, rounded to microseconds, still lies in the years 1 to 9999. A
-    leap second (:60) is refused: neither Python nor Spark can hold it."""
+    """Tell whether it is an RFC 3339 time within years 1 to 9999 after rounding to microseconds, without leap
+    second (:60).
+    """
     found = _RFC3339.match(text)
     if found is None:
         return False
@@ -258,22 +257,23 @@ _CHECKS: Final[Mapping[str, Callable[[object], object]]] = {
 
 
 MACHINE_OFFSET: Final = "-00:00"
-"""The same as Z (RFC 3339), but no clock library writes it."""
+"""Equals Z (RFC 3339), but clock libraries do not write it."""
 
 _BOOT = re.compile(r"[0-9A-Za-z_-]{1,64}\Z")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def machine_time(ns: int) -> str:
-    """A moment by this machine's clock (ns since 1970) as the `ts` of a reading."""
+    """Format ns since 1970 as `ts` of this machine's clock."""
     moment = _EPOCH + timedelta(microseconds=ns // 1000)
     return f"{moment:%Y-%m-%dT%H:%M:%S.%f}{MACHINE_OFFSET}"
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What the wall clock of `domain` showed in the kernel's boot `boot` from monotonic time `since` to
-    `until` (`CLOCK_BOOTTIME`) was monotonic time plus `offset`; the truth was `by` more. All in ns."""
+    """In boot `boot`, from monotonic `since` to `until`, `domain`'s wall clock was monotonic plus `offset`;
+    the truth was `by` more. All in ns of `CLOCK_BOOTTIME`.
+    """
 
     domain: str
     boot: str
@@ -287,7 +287,7 @@ class Correction:
 
 
 def parse_correction(data: bytes | str) -> Correction:
-    """Read a correction; raises `ContractError`."""
+    """Parse a correction; raises `ContractError`."""
     what = "correction"
     row = open_record(data, what)
     since, until = count_of(row, "since", what), count_of(row, "until", what)

@@ -1,10 +1,8 @@
-"""What programs other than the registrar ask the hub or read there: the record of a leaf in the bucket of the
-fleet; the messages of a domain that the tables do not have yet; and verification, that is which batches of a
-run the hub holds, which it lacks, and which are unknown.
+"""Defines queries of other programs: fleet records, messages missing in the tables, and verification of
+batches.
 
-An aggregate is kept short: what is in the table is purged. A batch that is not there may have been purged, so
-it counts as lacking only if that is impossible; for all others the answer is `unknown`. The hub reads the
-aggregate for a few seconds at a time, and the next request carries what was found so far.
+Purged batches may be in the table, so a missing one counts as lacking only if it can't be purged, else as
+`unknown`. The hub reads for some seconds per request; the next request passes earlier results.
 """
 
 from __future__ import annotations
@@ -48,16 +46,16 @@ __all__ = [
 ]
 
 MAX_HELD: Final = 2_000
-"""Ranges that an answer names; if there are more it covers fewer numbers."""
+"""Ranges per answer; more reduce its coverage."""
 MAX_WINDOW: Final = 1_024
-"""Batches that a leaf may have in flight. When a batch is stored at the leaf, fewer than these can have a
-lower number and come later, so that a later one shows which numbers came before it."""
+"""Batches in flight, which bounds how late a lower number may be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The oldest batches of a leaf that an aggregate still holds: `run` and leaf sequence `seq` of the very
-    first, and the highest number `n` among the first `batches` of that run (at most `MAX_WINDOW`)."""
+    """A leaf's oldest batches in an aggregate: first `run` and leaf `seq`, highest `n` of its first
+    `batches`.
+    """
 
     run: str
     seq: int
@@ -65,7 +63,7 @@ class Edge:
     batches: int
 
     def purged(self, run: str) -> int:
-        """Up to which number of a run batches may have been purged."""
+        """Return a run's possibly purged numbers."""
         if run == self.run and self.batches >= MAX_WINDOW:
             return self.n
         return 0 if run > self.run else MAX_INT
@@ -73,18 +71,18 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRun:
-    """What was found of one run in an aggregate."""
+    """Findings on one run in an aggregate."""
 
     held: Ranges = ()
     cut: bool = False
     """Whether older messages were purged."""
     edge: Edge | None = None
-    """Where the purge ended, None if no batch of the leaf was found yet."""
+    """End of the purge, None if no batch was found yet."""
     next: int = 0
-    """The sequence below which the aggregate was read."""
+    """Sequence up to which the aggregate was read, exclusive."""
 
     def purged(self, run: str) -> int:
-        """Up to which number of a run batches may have been purged."""
+        """Return a run's possibly purged numbers."""
         if not self.cut:
             return 0
         return MAX_INT if self.edge is None else self.edge.purged(run)
@@ -92,15 +90,15 @@ class VerifiedRun:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Which batches of a run the hub is to find."""
+    """The batches to find."""
 
     cls: str
     run: str
     first: int = 1
     last: int | None = None
-    """None for the highest that it holds."""
+    """None for the hub's highest."""
     found: VerifiedRun = VerifiedRun()
-    """That of the answer before, if that one was not complete."""
+    """Findings of an incomplete answer."""
 
     def encode(self) -> bytes:
         row = asdict(self)
@@ -109,32 +107,31 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyAnswer:
-    """What the hub found in its stream."""
+    """The hub's findings."""
 
     stream: str = ""
     created: str = ""
     end: int = 0
-    """The last sequence of the stream."""
+    """The stream's last sequence."""
     cursor: int = 0
-    """The highest leaf sequence that came over the present link, 0 if unknown."""
+    """Highest leaf sequence over the present link, 0 if unknown."""
     last: int | None = None
-    """Up to which number the answer goes, 0 if the hub holds none and none was asked for."""
+    """Highest covered number, 0 for none."""
     found: VerifiedRun = VerifiedRun()
     complete: bool = False
-    """If false, ask again with this `found` and `last`."""
+    """If false, ask again with `found` and `last`."""
     lacking: Ranges = ()
-    """Only in a complete answer."""
+    """Only if complete."""
     unknown: Ranges = ()
-    """Only in a complete answer."""
+    """Only if complete."""
     refused: str | None = None
-    """A sentence why there is no answer."""
+    """Why there is no answer."""
 
     def encode(self) -> bytes:
         return encoded(asdict(self))
 
 
 def parse_verify_request(data: bytes | str) -> VerifyRequest:
-    """Read a request; raises `ContractError`."""
     what = "verify"
     row = open_record(data, what)
     first = count_of(row, "first", what)
@@ -151,7 +148,6 @@ def parse_verify_request(data: bytes | str) -> VerifyRequest:
 
 
 def parse_verify_answer(data: bytes | str) -> VerifyAnswer:
-    """Read an answer; raises `ContractError`."""
     what = "verified"
     row = open_record(data, what)
     return VerifyAnswer(
@@ -185,7 +181,7 @@ def _edge(row: Any) -> Edge:
 
 
 def _numbers(row: Mapping[str, Any], name: str, most: int) -> Ranges:
-    """Ranges in order, none of which touches the next."""
+    """Return ordered, separated ranges."""
     ranges = ranges_of(row, name, (int, int), "found")
     if len(ranges) > most:
         raise ContractError(f"found: {name} holds {len(ranges)} ranges, at most {most} are read")
@@ -200,9 +196,11 @@ _WHAT = "fleet record"
 
 @dataclass(frozen=True, slots=True)
 class FleetRecord:
-    """A leaf as it announced itself at `announced_at` (RFC 3339, the hub's clock): the `classes` as it said
-    they were, and for each the highest sequence of its stream that the hub held, 0 where it holds none. A
-    class that is not among `held` is announced no more, and the hub lacks messages of it."""
+    """A leaf's announcement at `announced_at` (RFC 3339, hub clock), and the hub's highest sequence per class
+    (`held`).
+
+    A class missing in `held` is no longer announced, and the hub lacks messages of it.
+    """
 
     domain: str
     announced_at: str
@@ -211,7 +209,7 @@ class FleetRecord:
 
 
 def parse_fleet_record(data: bytes | str) -> FleetRecord:
-    """Read the record of a leaf; raises `ContractError`."""
+    """Parse a leaf's record; raises `ContractError`."""
     row = open_record(data, _WHAT)
     said = field_of(row, "said", dict, _WHAT)
     return FleetRecord(
@@ -228,21 +226,21 @@ def _held(value: Any) -> int:
 
 
 class WaitingMessage(NamedTuple):
-    """A message of a domain at the hub that the tables do not have yet."""
+    """A hub message missing in the tables."""
 
     cls: str
     run: str | None
-    """The run of a batch; None for a message that a device published itself."""
+    """A batch's run; None for direct messages."""
     n: int | None
-    """The number of a batch, or None."""
+    """A batch's number, or None."""
     readings: int
     dead: bool
     moment: int
-    """When it was sealed or, if that clock was not synchronised, arrived, in microseconds since 1970."""
+    """Sealing, or arrival if unsynchronised, in microseconds since 1970."""
 
 
 class WaitingLedger(NamedTuple):
-    """The newest ledger record of a class in a stream of the hub."""
+    """A class's newest ledger record at the hub."""
 
     cls: str
     stream: str

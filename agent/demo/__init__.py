@@ -1,1 +1,1 @@
-"""What `petiole demo` plays: a hub, two leaves, faults, the jobs and the proof."""
+"""Plays `petiole demo`: hub, leaves, faults, jobs and proof."""

@@ -1,8 +1,7 @@
-"""The load of the demonstration: senders of numbered readings over HTTP, and a program that writes a file.
+"""Generates load: HTTP senders of numbered readings, and a program that writes a file.
 
-The senders are a process of their own, `python -m agent.demo.load SECONDS RATE DOMAIN=URL…`. They repeat each
-request under its Idempotency-Key until it is acknowledged, know nothing of NATS, and print their counts each
-second as one JSON object a line; the last one is `final`.
+Senders run as `python -m agent.demo.load SECONDS RATE DOMAIN=URL…`, repeat each request under its
+Idempotency-Key, and print JSON counts every second, the last with `final`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def device(number: int) -> str:
 
 
 def body(sender: int, request: int) -> bytes:
-    """A request's readings: metric `serial`, whose value counts the sender's readings from 1 without gaps."""
+    """Return a request's readings: `serial` counts from 1."""
     now = datetime.now(UTC).isoformat()
     first = request * READINGS + 1
     lines = (
@@ -45,7 +44,7 @@ def body(sender: int, request: int) -> bytes:
 
 @dataclass(slots=True)
 class SenderTotals:
-    """What one domain's senders saw. `acknowledged` are readings by device."""
+    """A domain's counts; `acknowledged` by device."""
 
     acknowledged: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
@@ -61,8 +60,7 @@ async def send(
     until: float,
     count: SenderTotals,
 ) -> None:
-    """One sender: a request each 1/`rate` seconds until `until` (loop time), each until it is
-    acknowledged."""
+    """Send a request each 1/`rate` seconds until `until` (loop time), each until acknowledged."""
     loop = asyncio.get_running_loop()
     request, due = 0, loop.time()
     while loop.time() < until:
@@ -79,7 +77,7 @@ async def send(
 async def acknowledged(
     session: aiohttp.ClientSession, url: str, key: str, payload: bytes, until: float, count: SenderTotals
 ) -> bool:
-    """Send one request until it is answered 204; False when that does not happen before `until`."""
+    """Send a request until 204; False after `until`."""
     loop = asyncio.get_running_loop()
     headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": key}
     while loop.time() < until:
@@ -95,7 +93,7 @@ async def acknowledged(
 
 
 async def main(seconds: float, rate: float, urls: dict[str, str]) -> None:
-    """Send `rate` readings a second to each domain for `seconds`, then print the counts."""
+    """Send `rate` readings a second per domain for `seconds`, then print counts."""
     until = loop_time() + seconds
     counts = {domain: SenderTotals() for domain in urls}
     timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
@@ -114,7 +112,7 @@ async def main(seconds: float, rate: float, urls: dict[str, str]) -> None:
 
 
 def report(counts: dict[str, SenderTotals], *, final: bool) -> None:
-    """Print the counts as one line of JSON."""
+    """Print counts as JSON."""
     domains = {
         domain: {
             "acknowledged": totals.acknowledged,
@@ -127,8 +125,7 @@ def report(counts: dict[str, SenderTotals], *, final: bool) -> None:
 
 
 async def write_lines(path: Path, rate: int, seconds: float) -> int:
-    """Append about `rate` readings a second for `seconds` to the file that the `file` input follows, and
-    return how many. Their value counts from 1 without gaps."""
+    """Append about `rate` readings a second for `seconds` to a followed file; returns their number."""
     loop = asyncio.get_running_loop()
     start, written = loop.time(), 0
     with path.open("a", encoding="ascii") as file:

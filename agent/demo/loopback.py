@@ -1,9 +1,6 @@
-"""The loopback of a demonstration, a test or a benchmark: ports for servers that are about to start, and a
-TCP relay between a leaf and its hub, which is a link that can be cut without any privilege.
+"""Provides free ports and a TCP relay on the loopback, which cuts links without privileges.
 
-A free port that is released again may be taken by the time the server starts. So every process reserves a
-block of ports, below those that the system gives to connections, and hands them out in turn. While it
-lives, no connection and no other process that uses this module gets one of them.
+Each process reserves a port block below the ephemeral range, so that no other gets its ports.
 """
 
 from __future__ import annotations
@@ -22,12 +19,11 @@ _FIRST, _BLOCK, _BLOCKS = 12_000, 200, 100  # up to 32,000; connections begin at
 
 
 class NoPortError(OSError):
-    """Every block is taken, or every port of this process's block."""
+    """No port is left."""
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that is free now and that no other caller gets before this process
-    has gone through its whole block. Raises `NoPortError`."""
+    """Return a port of 127.0.0.1 that is not reused before the block is exhausted. Raises `NoPortError`."""
     ports = _block()
     for port in (next(ports) for _ in range(_BLOCK)):
         with socket.socket() as sock:
@@ -40,7 +36,7 @@ def free_port() -> int:
 
 @cache
 def _block() -> Iterator[int]:
-    """The ports of a block whose first one this process keeps bound, which makes the block its own."""
+    """Yield a block's ports; its first, kept bound, marks ownership."""
     blocks = range(_FIRST, _FIRST + _BLOCK * _BLOCKS, _BLOCK)
     for first in random.sample(blocks, _BLOCKS):
         with socket.socket() as guard:
@@ -59,8 +55,7 @@ def _bound(sock: socket.socket, port: int) -> bool:
 
 
 class LoopbackProxy:
-    """A TCP relay on the loopback whose link can be cut or stalled; while it is cut, new connections are
-    closed at once."""
+    """A TCP relay that can be cut or stalled; cut, it closes new connections at once."""
 
     host = "127.0.0.1"
 
@@ -75,20 +70,19 @@ class LoopbackProxy:
         self._flowing.set()
 
     async def start(self) -> None:
-        """Listen, on a port that `port` then holds."""
+        """Listen on `port`."""
         self._server = await asyncio.start_server(self._relay, self.host, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
-        """Break every connection with a reset and refuse new ones."""
+        """Reset all connections and refuse new ones."""
         self._cut = True
         self._flowing.set()
         for writer in self._open:
             writer.transport.abort()
 
     def stall(self) -> None:
-        """Pass nothing on and close nothing: both ends see a half-open link. What they send meanwhile waits
-        in sockets and arrives after `restore`, so this is not loss."""
+        """Forward nothing without closing: a half-open link. Data arrives after `restore`."""
         self._flowing.clear()
 
     def restore(self) -> None:

@@ -1,5 +1,4 @@
-"""The plan of the demonstration: addresses, configuration files, and the times of its faults. Pure but for
-free ports."""
+"""Plans the demonstration: addresses, configurations, fault times. Pure except for ports."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _STREAM_BYTES = "512MiB"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One agent: its domain, its directory, and the ports of its server and its own listeners."""
+    """An agent: domain, directory, ports."""
 
     domain: str
     directory: Path
@@ -43,7 +42,7 @@ class Member:
 
     @property
     def lines(self) -> Path:
-        """The file that its `file` input follows."""
+        """The followed file."""
         return self.directory / "lines.ndjson"
 
     @property
@@ -65,7 +64,7 @@ def member(directory: Path, domain: str) -> Member:
 
 @dataclass(frozen=True, slots=True)
 class HubMachine:
-    """One of the hub's machines: its agent, where leaves dial, and where the others' servers do."""
+    """A hub machine: agent, leaf port, cluster port."""
 
     member: Member
     leaf_port: int
@@ -73,7 +72,7 @@ class HubMachine:
 
 
 def hub_machines(directory: Path, count: int) -> list[HubMachine]:
-    """The hub: one machine, or several that are called a, b, c."""
+    """Return one hub machine, or several named a, b, c."""
     names = (
         [contract.HUB_DOMAIN] if count == 1 else [f"{contract.HUB_DOMAIN}-{'abc'[n]}" for n in range(count)]
     )
@@ -81,7 +80,7 @@ def hub_machines(directory: Path, count: int) -> list[HubMachine]:
 
 
 def leaf_toml(member: Member, *hub_ports: int) -> str:
-    """A leaf's configuration; `hub_ports` are where its server dials."""
+    """Return a leaf's configuration; its server dials `hub_ports`."""
     urls = [f"nats-leaf://127.0.0.1:{port}" for port in hub_ports]
     return f"""\
 {_agent_toml("leaf", member.domain, member)}\
@@ -106,8 +105,7 @@ interval = "1s"
 
 
 def hub_toml(member: Member, leaf_port: int, leaves: list[str], cluster: str = "") -> str:
-    """The hub's configuration; `leaves` are the tables that `petiole enrol` printed, `cluster` that of
-    `cluster_toml`."""
+    """Return the hub's configuration with enrolled `leaves` and `cluster`."""
     return f"""\
 {_agent_toml("hub", contract.HUB_DOMAIN, member)}\
 leaf_listen = "127.0.0.1:{leaf_port}"
@@ -120,7 +118,7 @@ max_bytes = "{_STREAM_BYTES}"
 
 
 def _agent_toml(role: str, domain: str, member: Member) -> str:
-    """What both have; more of [nats] may follow."""
+    """Return the common part, open for more of [nats]."""
     return f"""\
 role = "{role}"
 domain = {_text(domain)}
@@ -140,7 +138,7 @@ max_file_store = "{_STORE_BYTES}"
 
 
 def cluster_toml(hub: HubMachine, hubs: Sequence[HubMachine], password_file: Path) -> str:
-    """What makes a hub's configuration that of one of several machines."""
+    """Return the cluster part of a hub's configuration."""
     return f"""
 [nats.cluster]
 name = {_text(hub.member.domain.rpartition("-")[2])}

@@ -1,5 +1,4 @@
-"""The processes of the demonstration: started with their output in a file each, and all ended however it
-ends, by a reaper beside them even if it is killed."""
+"""Runs the demonstration's processes with log files, ended by a reaper even after a kill."""
 
 from __future__ import annotations
 
@@ -16,20 +15,20 @@ from agent.base.wait import timeout
 
 _STOP_SECONDS = 30.0
 GROUP, SERVER, DONE = "group", "server", "done"
-"""How the lines for the reaper begin."""
+"""Starts of lines to the reaper."""
 
 
 class DemoError(Exception):
-    """The demonstration cannot go on; the text says what happened and where to look."""
+    """The demonstration failed; the text has reason and place."""
 
 
 def program(name: str) -> str:
-    """A program of the environment that this one runs in."""
+    """Return a program of this environment."""
     return str(Path(sys.executable).parent / name)
 
 
 def _environment() -> dict[str, str]:
-    """This one's environment, in which spark-submit and its workers find the same Python."""
+    """Return the environment for Spark with this Python."""
     here = str(Path(sys.executable).parent)
     return {
         **os.environ,
@@ -39,8 +38,7 @@ def _environment() -> dict[str, str]:
 
 
 class Processes:
-    """Child processes by name. Each leads a process group of its own, and a reaper ends them all, and the
-    servers that they leave behind, should this process die first."""
+    """Child processes by name, each with own group, ended by a reaper with their servers."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -65,18 +63,17 @@ class Processes:
             )
 
     def leaves_server(self, config: Path) -> None:
-        """The agent of this configuration leaves an embedded server behind."""
+        """Note that an agent leaves an embedded server."""
         self._servers.append(config)
         self._tell(f"{SERVER} {config}")
 
     async def start(self, name: str, *command: str) -> asyncio.subprocess.Process:
-        """Start a process in the background; its output is appended to its log."""
+        """Start a process in the background with a log."""
         with self.log(name).open("ab") as output:
             return await self._spawn(name, command, output.fileno(), output.fileno())
 
     async def output(self, name: str, *command: str, accept: tuple[int, ...] = (0,)) -> tuple[int, str]:
-        """Run a process to its end; its exit code and what it printed. Raises `DemoError` for another
-        code."""
+        """Run a process; returns exit code and output. Raises `DemoError` for an unaccepted code."""
         with self.log(name).open("ab") as log:
             process = await self._spawn(name, command, asyncio.subprocess.PIPE, log.fileno())
             printed, _ = await process.communicate()
@@ -87,12 +84,12 @@ class Processes:
         return code, printed.decode()
 
     async def kill(self, name: str) -> None:
-        """End one process by SIGKILL, it alone, and wait until it is gone."""
+        """SIGKILL one process and wait."""
         self._running[name].kill()
         await self._running[name].wait()
 
     async def terminate(self, name: str) -> None:
-        """Ask a process to end. Raises `DemoError` when it does not, or not with exit code 0."""
+        """Terminate a process. Raises `DemoError` unless it exits with 0."""
         process = self._running[name]
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
@@ -105,7 +102,7 @@ class Processes:
             raise DemoError(f"{name} ended with {code}; see {self.log(name)}")
 
     async def end_all(self) -> None:
-        """End every process that is left, with its group, and every server left behind."""
+        """End all remaining processes and servers."""
         for process in self._running.values():
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -138,8 +135,9 @@ class Processes:
 
 
 def main(lines: TextIO, petiole: str) -> None:
-    """The reaper. Each line of its input is a process group to end, or a configuration whose embedded server
-    is to stop; when the input ends without a last line `done`, it ends them all."""
+    """Run the reaper: each input line is a group or a server's configuration; without a last `done` it ends
+    all.
+    """
     groups: list[int] = []
     servers: list[str] = []
     for line in lines:

@@ -1,5 +1,4 @@
-"""The proof of the demonstration: the jobs as an operator runs them, by spark-submit, and what they found, as
-a table and as JSON."""
+"""Runs the jobs by spark-submit and reports their result as table and JSON."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _QUERY = Path(__file__).with_name("query.py")
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """What the table holds of one device: rows, distinct serial numbers, and how many of these were
-    acknowledged."""
+    """A device's rows, distinct serials, and acknowledged ones of these."""
 
     rows: int
     distinct: int
@@ -31,7 +29,7 @@ class DeviceRows:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """One domain: readings that its senders saw acknowledged, and what became of them in the table."""
+    """Acknowledged readings of a domain and their outcome."""
 
     accepted: int
     in_table: int
@@ -47,7 +45,7 @@ class Domain:
     def compare(
         cls, acknowledged: Mapping[str, int], stored: Mapping[str, DeviceRows], discarded: int
     ) -> Domain:
-        """Compare by device what was acknowledged with what was found."""
+        """Compare acknowledged with stored readings by device."""
         nothing = DeviceRows(0, 0, 0)
         rows = {device: stored.get(device, nothing) for device in acknowledged}
         return cls(
@@ -61,7 +59,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """The whole result; `relink` is seconds by fault."""
+    """The result; `relink` is seconds by fault."""
 
     domains: dict[str, Domain]
     relink: dict[str, float]
@@ -69,7 +67,7 @@ class DemoReport:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing or doubled in any domain."""
+        """Whether nothing is missing or doubled."""
         return all(domain.whole for domain in self.domains.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -93,7 +91,7 @@ class DemoReport:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What the audit said: whether nothing is lost, readings discarded by domain, and its last sentence."""
+    """The audit's verdict, discards by domain, and last sentence."""
 
     clean: bool
     discarded: dict[str, int]
@@ -101,23 +99,19 @@ class Audited:
 
 
 class Jobs:
-    """Runs the jobs against one hub and one lake."""
-
     def __init__(self, processes: Processes, url: str, seed_file: Path, directory: Path) -> None:
         self._processes, self._directory = processes, directory
         self._lake = str(directory / "lake")
         self._server = ("--server", url, "--seed-file", str(seed_file))
 
     async def ingest(self) -> None:
-        """The hub's stream into `bronze`."""
         await self._submit("ingest", _job("ingest"), *self._server, "--lake", self._lake)
 
     async def refine(self) -> None:
-        """`bronze` into `readings`."""
         await self._submit("refine", _job("refine"), "--lake", self._lake)
 
     async def query(self, acknowledged: dict[str, dict[str, int]]) -> dict[str, dict[str, DeviceRows]]:
-        """What `readings` holds of each domain's devices."""
+        """Return stored rows of each domain's devices."""
         question, answer = self._directory / "acknowledged.json", self._directory / "found.json"
         question.write_text(json.dumps(acknowledged))
         await self._submit("query", str(_QUERY), self._lake, str(question), str(answer))

@@ -1,5 +1,4 @@
-"""A question to the table, as an analyst would ask it: run by spark-submit with the lake, the senders' own
-counts, and where to write the answer."""
+"""Queries the table by spark-submit, given lake, senders' counts and answer file."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from hub_jobs.tables.scan import read
 
 
 def main(lake: str, question: str, answer: str) -> None:
-    """Count each device's rows, its distinct serial numbers, and those of them that its sender saw
-    acknowledged."""
+    """Count rows, distinct and acknowledged serials by device."""
     counts = json.loads(Path(question).read_text())
     spark = session("query")
     expected = spark.createDataFrame(

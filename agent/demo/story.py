@@ -1,5 +1,4 @@
-"""The demonstration: a hub, of one machine or three, and two leaves under load, three faults while data
-flows, the jobs, and the proof."""
+"""Runs the demonstration: hub, two loaded leaves, three faults, jobs and proof."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ Say = Callable[[str], None]
 
 
 class Story:
-    """One demonstration in `directory` with a hub of so many machines; `say` shows each stage as it goes."""
+    """A demonstration in `directory`; `say` shows stages."""
 
     def __init__(self, directory: Path, say: Say, hubs: int = 1) -> None:
         self._directory, self._say = directory, say
@@ -55,7 +54,7 @@ class Story:
         }
 
     async def tell(self) -> DemoReport:
-        """Run it all. Raises `DemoError`; whatever happens, nothing is left running."""
+        """Run it. Raises `DemoError`; leaves nothing running."""
         began = time.monotonic()
         try:
             await self._processes.guard()
@@ -95,8 +94,7 @@ class Story:
         )
 
     def _configure_hub(self, leaves: list[str]) -> None:
-        """Write the configuration of each of its machines, which let in these leaves and one key of the
-        jobs."""
+        """Write each hub machine's configuration for the leaves and the jobs' key."""
         password_file = self._directory / "cluster.password"
         write_private(password_file, f"{secrets.token_urlsafe(32)}\n".encode())
         several = len(self._hubs) > 1
@@ -122,7 +120,7 @@ class Story:
         )
 
     async def _faults_under_load(self) -> dict[str, dict[str, int]]:
-        """What each domain's senders saw acknowledged, by device."""
+        """Return acknowledged readings by device and domain."""
         rate, seconds = plan.READINGS_PER_SECOND, plan.LOAD_SECONDS
         self._say(
             f"sending {rate} readings a second to each leaf over HTTP for {seconds:.0f} s, and lines by file"
@@ -186,7 +184,7 @@ class Story:
             self._say(f"  {gone.domain} is started again and stands by")
 
     async def _kill_leading_machine(self) -> Member:
-        """Kill the machine of the hub whose agent leads, and return it once another one's does."""
+        """Kill the leading hub machine; returns it after a new lead."""
         members = [machine.member for machine in self._hubs]
         (leading,) = [member for member in members if await leads(member)]
         self._say(f"killing {leading.domain}, which leads the hub, agent and server, with SIGKILL")
@@ -219,7 +217,7 @@ class Story:
         return pid
 
     async def _relinked(self, domains: list[str]) -> float:
-        """Seconds from now until the hub holds what these leaves store from now on."""
+        """Return seconds until the hub has newly stored readings."""
         began = time.monotonic()
         now = {
             contract.leaf_stream(domain, contract.DEFAULT_CLASS): await self._last_at_leaf(domain)
@@ -282,8 +280,7 @@ async def _at(moment: float) -> None:
 
 
 def fresh(directory: Path) -> None:
-    """Make the directory, and remove what an earlier demonstration left there. Raises `DemoError` for one
-    that holds anything else."""
+    """Create or clear the directory. Raises `DemoError` for foreign files."""
     marker = directory / _MARKER
     if marker.exists():
         shutil.rmtree(directory)

@@ -1,4 +1,4 @@
-"""Observes the demonstration from outside: how far the hub is, and whether an agent is ready."""
+"""Observes the demonstration from outside."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _CONNECT_SECONDS = 2
 
 
 class Observer:
-    """Reads one of these servers over short connections with an identity's seed, so that a fault affects one
-    read only."""
+    """Reads servers over short connections with an identity's seed."""
 
     def __init__(self, urls: list[str], seed_file: Path, identity: str) -> None:
         self._urls, self._seed_file, self._identity = urls, seed_file, identity
@@ -46,15 +45,14 @@ class Observer:
             await nc.close()
 
     async def last(self, stream: str) -> int:
-        """The last sequence of a stream. Raises `DemoError`."""
+        """Return a stream's last sequence. Raises `DemoError`."""
         try:
             return int((await self._ask(lambda js: js.stream_info(stream))).last)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
             raise DemoError(f"{self._urls} do not answer: {error}") from None
 
     async def cursors(self) -> dict[str, int] | None:
-        """How far the aggregate has each leaf's stream, by the stream's name; None while the hub does not
-        answer."""
+        """Return the aggregate's position per leaf stream, None without answer."""
         try:
             info = await self._ask(lambda js: js.stream_info(contract.aggregate(0)))
         except (NatsError, JetStreamError, OSError, TimeoutError):
@@ -62,12 +60,12 @@ class Observer:
         return {source["name"]: int(source.get("seq", 0)) for source in info.sources}
 
     async def newest(self, stream: str, subject: str) -> bytes | None:
-        """The newest message of a subject. Raises the errors of client and server."""
+        """Return a subject's newest message. Raises client and server errors."""
         message = await self._ask(lambda js: js.get_message(stream, last_by_subject=subject))
         return None if message is None else bytes(message.data)
 
     async def until_file_is_stored(self, domain: str, size: int, seconds: float) -> None:
-        """Return once the leaf's stream holds the followed file up to `size` bytes. Raises `DemoError`."""
+        """Wait until the leaf stored `size` bytes of the file. Raises `DemoError`."""
         stream = contract.leaf_stream(domain, contract.DEFAULT_CLASS)
         subject = contract.batch_subject(domain, contract.DEFAULT_CLASS, "file")
 
@@ -81,8 +79,7 @@ class Observer:
         await until(stored, f"the followed file of {domain} is stored to its end", seconds)
 
     async def until_beyond(self, streams: dict[str, int], what: str, seconds: float) -> None:
-        """Return once the aggregate has each of these streams beyond the sequence given. Raises
-        `DemoError`."""
+        """Wait until the aggregate passes these sequences. Raises `DemoError`."""
 
         async def beyond() -> bool:
             cursors = await self.cursors()
@@ -92,11 +89,11 @@ class Observer:
 
 
 async def _quiet(_error: Exception) -> None:
-    """A read raises its own errors; the library's callback has nothing to add."""
+    """Ignore the callback; reads raise their errors."""
 
 
 async def until(true: Callable[[], Awaitable[bool]], what: str, seconds: float) -> None:
-    """Return once `true()` holds. Raises `DemoError` after `seconds`."""
+    """Wait for `true()`. Raises `DemoError` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not await true():
         if time.monotonic() > deadline:

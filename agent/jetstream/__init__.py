@@ -1,8 +1,5 @@
-"""The JetStream API as raw JSON.
-
-nats-py's own models drop fields that they do not know (a source's `consumer`, `external` and `seq` among
-them), and an update made from such a model would lose them at the server; so configurations are plain
-mappings here, as the server writes them.
+"""Calls the JetStream API with raw JSON, since nats-py's models drop unknown fields, which updates would then
+lose.
 """
 
 from agent.jetstream.client import JetStream, end_if_cancelled, request, respond, unless_refused

@@ -1,5 +1,4 @@
-"""The JetStream API over a connection of nats-py. It decides nothing and retries nothing; every call ends
-within its timeout."""
+"""Calls the JetStream API over nats-py, without retries and within timeouts."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ from agent.jetstream.info import stream_info as read_stream
 
 
 class JetStream:
-    """The API of one JetStream domain; `prefix` names another domain than the server's own, `timeout` is in
-    seconds and holds for every call."""
+    """A domain's API; `prefix` for another domain, `timeout` in seconds per call."""
 
     def __init__(self, nc: Client, prefix: str = "$JS.API", timeout: float = 5.0) -> None:
         self._nc = nc
@@ -52,8 +50,7 @@ class JetStream:
         self._continued: dict[tuple[str, str], str] = {}
 
     def continues(self, stream: str, made: str, created: str) -> None:
-        """Report the stream that the server created at `made` as the one of `created`, whose messages it
-        holds."""
+        """Report a stream recreated at `made` as the earlier one of `created`."""
         self._continued[stream, made] = created
 
     def _read(self, answer: Mapping[str, Any]) -> StreamInfo:
@@ -63,18 +60,18 @@ class JetStream:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection is up now."""
+        """Whether the connection is up."""
         return bool(self._nc.is_connected)
 
     @property
     def max_payload(self) -> int:
-        """Bytes that the server takes in a message."""
+        """The server's message limit in bytes."""
         return int(self._nc.max_payload)
 
     async def api(
         self, verb: str, request: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
-        """One request, such as `STREAM.INFO.X`, and its answer. Raises `ApiError` or `UnavailableError`."""
+        """Send a request such as `STREAM.INFO.X`. Raises `ApiError` or `UnavailableError`."""
         return await self._request(f"{self._prefix}.{verb}", _encoded(request), verb, timeout=timeout)
 
     async def publish(
@@ -84,8 +81,9 @@ class JetStream:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Store one message and return its sequence. Raises `ApiError`, `TooLargeError` or
-        `UnavailableError`."""
+        """Store a message and return its sequence. Raises `ApiError`, `TooLargeError`
+        or `UnavailableError`.
+        """
         return (await self.publish_ack(subject, data, headers, timeout)).seq
 
     async def publish_ack(
@@ -95,23 +93,24 @@ class JetStream:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> PubAck:
-        """Store one message and return the whole answer, like `publish`."""
+        """Store a message and return the whole answer; raises as `publish`."""
         answer = await self._request(subject, data, f"a message on {subject}", headers, timeout)
         return pub_ack(answer)
 
     async def stream_info(self, name: str) -> StreamInfo:
-        """The state of a stream. Raises `ApiError` (`STREAM_NOT_FOUND`) or `UnavailableError`."""
+        """Return a stream's state. Raises `ApiError` (`STREAM_NOT_FOUND`) or `UnavailableError`."""
         return self._read(await self.api(f"STREAM.INFO.{name}"))
 
     async def find_stream(self, name: str) -> StreamInfo | None:
-        """The state of a stream, None if there is none. Raises `ApiError` or `UnavailableError`."""
+        """Return a stream's state, or None. Raises `ApiError` or `UnavailableError`."""
         with unless_refused(STREAM_NOT_FOUND):
             return await self.stream_info(name)
         return None
 
     async def ensure_stream(self, config: Mapping[str, Any]) -> StreamInfo:
-        """Create the stream, or change it if it differs in a field that `config` sets; other fields stay as
-        they are. Raises `ApiError` or `UnavailableError`."""
+        """Create a stream, or update it where `config` differs, keeping other fields. Raises `ApiError` or
+        `UnavailableError`.
+        """
         info = await self.find_stream(config["name"])
         if info is None:
             return await self._create_stream(config)
@@ -120,33 +119,35 @@ class JetStream:
         return await self.update_stream(merged(info.config, config))
 
     async def get_or_create_stream(self, config: Mapping[str, Any]) -> StreamInfo:
-        """The stream of this name as it is, created with `config` if there is none. Raises `ApiError` or
-        `UnavailableError`."""
+        """Return a stream unchanged, or create it. Raises `ApiError` or `UnavailableError`."""
         return await self.find_stream(config["name"]) or await self._create_stream(config)
 
     async def _create_stream(self, config: Mapping[str, Any]) -> StreamInfo:
         return self._read(await self.api(f"STREAM.CREATE.{config['name']}", config))
 
     async def stream_names(self, subject: str = "") -> AsyncIterator[str]:
-        """The names of all streams, or of those that take a subject (wildcards allowed), a page of the server
-        after the other as they are asked for. Raises `ApiError` or `UnavailableError`."""
+        """Yield stream names, optionally by subject, page by page. Raises `ApiError`
+        or `UnavailableError`.
+        """
         async for name in self._listed("STREAM.NAMES", "streams", subject):
             yield name
 
     async def streams(self, subject: str = "") -> AsyncIterator[StreamInfo]:
-        """The state of all streams, or of those that take a subject, like `stream_names`."""
+        """Yield stream states as `stream_names`."""
         async for row in self._listed("STREAM.LIST", "streams", subject):
             yield self._read(row)
 
     async def update_stream(self, config: Mapping[str, Any], timeout: float | None = None) -> StreamInfo:
-        """Replace the whole configuration of a stream. Raises `ApiError` or `UnavailableError`."""
+        """Replace a stream's configuration. Raises `ApiError` or `UnavailableError`."""
         return self._read(await self.api(f"STREAM.UPDATE.{config['name']}", config, timeout))
 
     async def purge(self, stream: str, up_to_seq: int) -> int:
-        """Delete every message up to and with this sequence; returns how many. The caller keeps `up_to_seq`
-        at or below the last one: beyond it, the server continues to count from `up_to_seq`
+        """Delete messages up to and including a sequence; returns their number. Raises `ApiError` or
+        `UnavailableError`.
+
+        `up_to_seq` must not exceed the last one, or sequences continue there
         (`findings/nats-purge-beyond-the-end-moves-the-sequence.sh`).
-        Raises `ApiError` or `UnavailableError`."""
+        """
         answer = await self.api(f"STREAM.PURGE.{stream}", {"seq": up_to_seq + 1})
         return int(answer["purged"])
 
@@ -158,8 +159,11 @@ class JetStream:
         last_by_subject: str | None = None,
         next_by_subject: str | None = None,
     ) -> RawMessage | None:
-        """The message at a sequence, the first one of a subject from a sequence on, or the last one of a
-        subject (wildcards allowed); None if there is none. Raises `ApiError` or `UnavailableError`."""
+        """Return the message at a sequence, the first of a subject from a sequence, or a subject's last; None
+        if missing.
+
+        Raises `ApiError` or `UnavailableError`.
+        """
         request: dict[str, Any] = (
             {"seq": seq} if last_by_subject is None else {"last_by_subj": last_by_subject}
         )
@@ -177,47 +181,49 @@ class JetStream:
         return None
 
     async def consumer_info(self, stream: str, name: str) -> ConsumerInfo:
-        """The state of a consumer. Raises `ApiError` (`CONSUMER_NOT_FOUND`) or `UnavailableError`."""
+        """Return a consumer's state. Raises `ApiError` (`CONSUMER_NOT_FOUND`) or `UnavailableError`."""
         return read_consumer(await self.api(f"CONSUMER.INFO.{stream}.{name}"))
 
     async def find_consumer(self, stream: str, name: str) -> ConsumerInfo | None:
-        """The state of a consumer, None if there is none. Raises `ApiError` or `UnavailableError`."""
+        """Return a consumer's state, or None. Raises `ApiError` or `UnavailableError`."""
         with unless_refused(CONSUMER_NOT_FOUND):
             return await self.consumer_info(stream, name)
         return None
 
     async def create_consumer(self, stream: str, config: Mapping[str, Any]) -> ConsumerInfo:
-        """Create a consumer, or change the one of that name. Raises `ApiError` or `UnavailableError`."""
+        """Create or update a consumer. Raises `ApiError` or `UnavailableError`."""
         parts = ["CONSUMER.CREATE", stream, config["name"]]
         if config.get("filter_subject"):
             parts.append(config["filter_subject"])
         return read_consumer(await self.api(".".join(parts), {"stream_name": stream, "config": config}))
 
     async def pause_consumer(self, stream: str, name: str, seconds: float) -> None:
-        """Pause a consumer for so long from now by this machine's clock, which the server compares with its
-        own; 0 resumes it. Raises `ApiError` (`CONSUMER_NOT_FOUND`) or `UnavailableError`."""
+        """Pause a consumer for seconds by this clock, which the server compares; 0 resumes.
+
+        Raises `ApiError` (`CONSUMER_NOT_FOUND`) or `UnavailableError`.
+        """
         until = datetime.now(UTC) + timedelta(seconds=seconds)
         request = {"pause_until": until.isoformat()} if seconds else None
         await self.api(f"CONSUMER.PAUSE.{stream}.{name}", request)
 
     async def delete_consumer(self, stream: str, name: str) -> bool:
-        """Delete a consumer; False if there was none. Raises `ApiError` or `UnavailableError`."""
+        """Delete a consumer; False if missing. Raises `ApiError` or `UnavailableError`."""
         with unless_refused(CONSUMER_NOT_FOUND):
             await self.api(f"CONSUMER.DELETE.{stream}.{name}")
             return True
         return False
 
     async def consumer_names(self, stream: str) -> list[str]:
-        """The names of all consumers of a stream. Raises `ApiError` or `UnavailableError`."""
+        """Return a stream's consumer names. Raises `ApiError` or `UnavailableError`."""
         return [name async for name in self._listed(f"CONSUMER.NAMES.{stream}", "consumers")]
 
     async def consumers(self, stream: str) -> AsyncIterator[ConsumerInfo]:
-        """The state of all consumers of a stream, like `stream_names`."""
+        """Yield consumer states as `stream_names`."""
         async for row in self._listed(f"CONSUMER.LIST.{stream}", "consumers"):
             yield read_consumer(row)
 
     async def _listed(self, verb: str, what: str, subject: str = "") -> AsyncIterator[Any]:
-        """The rows of a listing; the server gives 1,024 names or 256 states at a time."""
+        """Yield a listing's rows; pages have 1,024 names or 256 states."""
         offset = 0
         while True:
             query = {"offset": offset} | ({"subject": subject} if subject else {})
@@ -258,7 +264,7 @@ class JetStream:
 
 @contextlib.contextmanager
 def unless_refused(err_code: int) -> Iterator[None]:
-    """End the body, and raise nothing, where the server refuses with this `err_code`."""
+    """End the body silently on this `err_code`."""
     try:
         yield
     except ApiError as error:
@@ -269,9 +275,9 @@ def unless_refused(err_code: int) -> Iterator[None]:
 async def request(
     nc: Client, subject: str, data: bytes, timeout: float, headers: Mapping[str, str] | None = None
 ) -> Msg:
-    """The answer to one request; raises what nats-py does. No cancellation is lost: `asyncio.wait_for` of
-    Python 3.11, in nats-py, swallows one that comes together with the answer or the end of the connection,
-    and a service that is cancelled once would never end."""
+    """Return a request's answer; raises as nats-py. Keeps cancellations that `asyncio.wait_for` of Python
+    3.11 swallows.
+    """
     try:
         return await nc.request(
             subject, data, timeout=timeout, headers=None if headers is None else dict(headers)
@@ -281,7 +287,7 @@ async def request(
 
 
 async def respond(msg: Msg, data: bytes) -> None:
-    """Answer a request, if an answer is wanted."""
+    """Answer a request if wanted."""
     if not msg.reply:
         return
     try:
@@ -291,14 +297,16 @@ async def respond(msg: Msg, data: bytes) -> None:
 
 
 def end_if_cancelled() -> None:
-    """Raise the cancellation of this task if it was swallowed."""
+    """Raise a swallowed cancellation."""
     if (task := asyncio.current_task()) is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
 async def publish_own(js: JetStream, stream: str, subject: str, data: bytes, ident: str) -> int:
-    """Store one of the agent's own messages once, under an id or, if another message has used that id, an
-    unguessable one; returns its sequence. Raises `ApiError`, `TooLargeError` or `UnavailableError`."""
+    """Store an agent's message once under an id, or a random one if taken; returns its sequence.
+
+    Raises `ApiError`, `TooLargeError` or `UnavailableError`.
+    """
     ack = await js.publish_ack(subject, data, {H_MESSAGE_ID: ident})
     if not ack.duplicate:
         return ack.seq

@@ -1,9 +1,7 @@
-"""The agent's connections to its local server, renewed whenever they end.
+"""Keeps the agent's connections to its local server.
 
-The client library's own reconnect is not used: it would send what it had buffered before the agent has
-checked the stream, and gives up for good after some attempts. Nor does the agent rely on its report that a
-connection has ended or is closed: both wait until the server has read what was sent, and a server that hangs
-never does (nats-py 2.16, `Client._close`).
+nats-py's reconnect is unused: it would send buffered messages before the stream is checked, and gives up. Its
+reports of closing wait for a server that may hang (nats-py 2.16, `Client._close`).
 """
 
 from __future__ import annotations
@@ -36,20 +34,19 @@ _CLOSE_SECONDS = 1.0
 _STEADY_SECONDS = 5.0
 _PROBE_SECONDS = 0.05
 _PENDING_BYTES = 2**30
-"""What the client may buffer before `publish` waits ten seconds for it to be sent. It never comes to that:
-the window and the budget of the publish path bound it, far below this."""
+"""The client's buffer before `publish` blocks; the publish path stays far below."""
 
 EXPECTED = (NatsError, JetStreamError, OSError, TimeoutError)
-"""The errors of a server that is unreachable, hangs or rejects the connection."""
+"""Errors of an unreachable, hanging or refusing server."""
 
 log = structlog.get_logger("connection")
 
 
 class CancellableClient(Client):
-    """A client in which a task that is cancelled ends: the library's own catches the cancellation while it
-    flushes (nats-py 2.16, `Client._flush_pending`), and a cancelled task would go on. It closes a connection
-    whose handshake failed before it dials again, which the library's own forgets
-    (`Client._attempt_reconnect`)."""
+    """A client whose cancelled tasks end; nats-py 2.16 catches the cancellation (`Client._flush_pending`).
+
+    It also closes failed handshakes' connections (`Client._attempt_reconnect`).
+    """
 
     async def _connect_to_server(self, server: Any) -> None:
         abort(self)
@@ -69,20 +66,21 @@ class CancellableClient(Client):
 
 
 class QuickClient(CancellableClient):
-    """A client that also sends and receives without a task, a queue and a look at each name for a message."""
+    """A client with sends and receives without task, queue and name checks."""
 
     def __init__(self) -> None:
         super().__init__()
         self._receivers: dict[int, Callable[[str, bytes], None]] = {}
 
     async def receive(self, subject: str, receiver: Callable[[str, bytes], None]) -> None:
-        """Hand subject and data of each message to a function, as they are read. Raises `NatsError`."""
+        """Pass each message's subject and data to a function. Raises `NatsError`."""
         subscription = await self.subscribe(subject)
         self._receivers[subscription._id] = receiver
 
     def send(self, subject: str, payload: bytes, reply: str, headers: Mapping[str, str]) -> None:
-        """Publish a message with headers, of which none holds a newline. It waits for no room: the caller
-        bounds what is not sent yet by `pending_data_size`. Raises `NatsError`."""
+        """Publish with headers without newlines; the caller bounds `pending_data_size`.
+        Raises `NatsError`.
+        """
         if not self.is_connected:
             raise ConnectionClosedError
         if len(payload) > self.max_payload:
@@ -115,7 +113,7 @@ class OpenConnection:
         self.over = asyncio.Event()
 
     async def ended(self) -> None:
-        """Return once the connection has ended or `over` is set."""
+        """Wait for the connection's end or `over`."""
         while not self.over.is_set() and not self.nc.is_closed:
             await event_within(self.over, _LOOK_SECONDS)
 
@@ -124,9 +122,10 @@ class OpenConnection:
 async def connected(
     url: str, seed_file: Path, identity: str, refused: Callable[[str], None] | None = None
 ) -> AsyncIterator[OpenConnection]:
-    """One connection of an identity (its inbox prefix and name), closed with the context whatever state the
-    server is in; `refused` hears what the server says when it refuses a subject. Raises `NatsError`,
-    `OSError` or `TimeoutError`."""
+    """Open an identity's connection for the scope; `refused` receives permission errors.
+
+    Raises `NatsError`, `OSError` or `TimeoutError`.
+    """
     nc = QuickClient()
     link = OpenConnection(nc)
 
@@ -169,7 +168,7 @@ async def connected(
 
 
 async def end(nc: Client) -> None:
-    """Close a connection, whatever its server does meanwhile."""
+    """Close a connection, whatever the server does."""
     try:
         # A transport of uvloop that has broken raises RuntimeError where the client sends what is left.
         with contextlib.suppress(*EXPECTED, RuntimeError):
@@ -180,7 +179,7 @@ async def end(nc: Client) -> None:
 
 
 def abort(nc: Client) -> None:
-    """Drop a connection whatever state it is in."""
+    """Drop a connection in any state."""
     # The client has no public way to drop a connection without sending the rest first, and leaves the socket
     # of a failed connect open. On a transport that is closed already this does nothing.
     writer = getattr(nc._transport, "_io_writer", None)
@@ -189,8 +188,9 @@ def abort(nc: Client) -> None:
 
 
 async def listening_again(url: str, seconds: float) -> None:
-    """Return after so many seconds, or as soon as a server listens where none did: it may take connections
-    then, and readings wait for the first. One that listens at once is the server of before, or hangs."""
+    """Wait so many seconds, or until a server starts to listen. One that listens at once is the old one, or
+    hangs.
+    """
     address = urlsplit(url)
     refused = False
     with contextlib.suppress(TimeoutError):
@@ -212,13 +212,13 @@ async def _listens(host: str, port: int) -> bool:
 
 
 def server_version(nc: Client) -> str:
-    """The version of the server that this connection is to."""
     return str(nc._server_info["version"])
 
 
 class ServerConnection:
-    """Keeps one connection alive. Each begins a `session` and ends it when the connection ends or `renew` is
-    called; then the next one is made. A session raises `ServerError` for a server that is not to be used."""
+    """Keeps a connection; each runs a `session` until its end or `renew`. Sessions raise `ServerError` for
+    unusable servers.
+    """
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class ServerConnection:
             self._link.over.set()
 
     async def run(self) -> None:
-        """Connect, begin a session, wait for the end, and so on until cancelled."""
+        """Connect and run sessions until cancelled."""
         backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, _STEADY_SECONDS)
         while True:
             try:

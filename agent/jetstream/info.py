@@ -1,6 +1,4 @@
-"""Streams, consumers and messages as their server reports them, the errors of requests to it, and
-configurations as plain mappings, to which a server adds fields and from which it leaves out what is empty.
-Pure."""
+"""Defines streams, consumers, messages and errors as servers report them. Pure."""
 
 from __future__ import annotations
 
@@ -12,75 +10,75 @@ from msgspec import Struct
 
 
 class StreamInfo(Struct, frozen=True):
-    """A stream as its server reports it."""
+    """A stream's state."""
 
     name: str
     created: str
-    """RFC 3339 as the server wrote it, or the earlier one of the same messages (`JetStream.continues`)."""
+    """RFC 3339 by the server, or the earlier one (`JetStream.continues`)."""
     first: int
-    """The first sequence; `messages` is 0 in an empty stream."""
+    """First sequence; `messages` is 0 if empty."""
     last: int
     messages: int
     bytes: int
     config: dict[str, Any]
     sources: list[dict[str, Any]]
-    """The state of each source."""
+    """State of each source."""
     last_time: str = ""
-    """When its last message was stored (RFC 3339)."""
+    """Storage time of the last message (RFC 3339)."""
     consumers: int = 0
-    """How many consumers it has."""
+    """Number of consumers."""
     leader: str = ""
-    """The server that leads it and since when, "" while none does."""
+    """Leading server and since when, "" for none."""
     made: str = ""
-    """When the server says that it was created, where `created` is the earlier one; otherwise empty."""
+    """The server's creation time where `created` is earlier, else ""."""
 
 
 class ConsumerInfo(Struct, frozen=True):
-    """A consumer as its server reports it; `delivered` and `ack_floor` are sequences of the stream."""
+    """A consumer's state; `delivered` and `ack_floor` are stream sequences."""
 
     name: str
     created: str
     delivered: int
     deliveries: int
-    """How often it has delivered since it was last reset."""
+    """Deliveries since the last reset."""
     ack_floor: int
     pending: int
     ack_pending: int
     start: int
-    """The sequence at which it begins."""
+    """First sequence."""
     pause_remaining: float
-    """Seconds, 0 if it is not paused."""
+    """Seconds, 0 if not paused."""
     push_bound: bool
-    """Whether a program or stream listens at its deliver subject."""
+    """Whether its deliver subject has a subscriber."""
     config: dict[str, Any]
     waiting: int = 0
-    """How many requests for messages wait at it."""
+    """Waiting pull requests."""
     redelivered: int = 0
-    """How many of its messages were delivered more than once and are not acknowledged."""
+    """Redelivered unacknowledged messages."""
     delivered_at: str = ""
-    """When it last delivered (RFC 3339), empty if never."""
+    """Last delivery (RFC 3339), "" for never."""
 
     @property
     def in_memory(self) -> bool:
-        """Whether its server keeps it in memory, so that a restart ends it."""
+        """Whether it is in memory, so a restart ends it."""
         return bool(self.config.get("mem_storage"))
 
 
 class CopyStatus(Struct, frozen=True):
-    """A mirror or source as its server reports it."""
+    """A mirror's or source's state."""
 
     seq: int
-    """The origin's sequence up to which it has stored, 0 if it is unknown."""
+    """Stored origin sequence, 0 if unknown."""
     active: float | None
-    """Seconds since its last sign of life, None if none came since the server started or it was added."""
+    """Seconds since a sign of life, None for none since start or creation."""
     error: str = ""
     """The server's error."""
     error_code: int = 0
     consumer: str = ""
-    """The consumer from which it reads, where its configuration names one."""
+    """Its configured consumer."""
 
     def alive(self, within: float) -> bool:
-        """Whether a message or a heartbeat came within so many seconds."""
+        """Tell whether a sign of life came within so many seconds."""
         return self.active is not None and self.active < within
 
 
@@ -92,27 +90,27 @@ class RawMessage(Struct, frozen=True):
     headers: dict[str, str]
     data: bytes
     time: str
-    """RFC 3339 as the server wrote it."""
+    """RFC 3339 by the server."""
 
 
 class PubAck(Struct, frozen=True):
-    """The acknowledgement of a stored message."""
+    """A stored message's acknowledgement."""
 
     stream: str
     seq: int
     domain: str
     duplicate: bool
-    """Whether the stream held a message of this id before."""
+    """Whether the id was stored before."""
 
 
 def nanoseconds(time: str) -> int:
-    """Nanoseconds since 1970 of a time as the server writes it (RFC 3339 in UTC, up to nine decimals)."""
+    """Convert a server's time (RFC 3339 UTC, up to nine decimals) to ns since 1970."""
     whole, _, fraction = time.removesuffix("Z").partition(".")
     return int(datetime.fromisoformat(f"{whole}+00:00").timestamp()) * 10**9 + int(f"{fraction:0<9}")
 
 
 def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
-    """Read the answer to STREAM.INFO, CREATE or UPDATE."""
+    """Parse an answer of STREAM.INFO, CREATE or UPDATE."""
     state, cluster = answer["state"], answer.get("cluster") or {}
     leader = cluster.get("leader") or ""
     return StreamInfo(
@@ -131,7 +129,7 @@ def stream_info(answer: Mapping[str, Any]) -> StreamInfo:
 
 
 def copy_status(row: Mapping[str, Any], consumer: str = "") -> CopyStatus:
-    """Read a mirror or source of a stream's info."""
+    """Parse a mirror or source."""
     error = row.get("error") or {}
     return CopyStatus(
         seq=row.get("seq", 0),
@@ -143,7 +141,7 @@ def copy_status(row: Mapping[str, Any], consumer: str = "") -> CopyStatus:
 
 
 def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
-    """Read the answer to CONSUMER.INFO or CREATE."""
+    """Parse an answer of CONSUMER.INFO or CREATE."""
     return ConsumerInfo(
         name=answer["name"],
         created=answer["created"],
@@ -163,22 +161,23 @@ def consumer_info(answer: Mapping[str, Any]) -> ConsumerInfo:
 
 
 def pub_ack(answer: Mapping[str, Any]) -> PubAck:
-    """Read the answer to a message that a stream stored. Raises `KeyError` for another answer."""
+    """Parse a PubAck. Raises `KeyError` for others."""
     return PubAck(
         answer.get("stream", ""), int(answer["seq"]), answer.get("domain", ""), bool(answer.get("duplicate"))
     )
 
 
 def headers_of(block: bytes) -> dict[str, str]:
-    """The headers of a message as the server stores them: a status line, then `Name: value` lines."""
+    """Parse stored headers: a status line, then `Name: value`."""
     lines = block.decode("utf-8", "replace").split("\r\n")[1:]
     pairs = (line.partition(":") for line in lines if line)
     return {name: value.strip() for name, _, value in pairs}
 
 
 def covers(have: Mapping[str, Any], want: Mapping[str, Any]) -> bool:
-    """Whether `have` holds all that `want` sets. The server leaves out fields that are zero or empty, and
-    adds entries of its own to mappings such as `metadata`; lists must be equal."""
+    """Tell whether `have` contains all of `want`. Servers omit empty fields and extend mappings; lists must
+    be equal.
+    """
     return all(_same(have.get(key), value) for key, value in want.items())
 
 
@@ -192,17 +191,17 @@ STREAM_NOT_FOUND: Final = 10059
 CONSUMER_NOT_FOUND: Final = 10014
 MESSAGE_NOT_FOUND: Final = 10037
 STALLED: Final = 10228
-"""The error of a mirror or source whose acknowledgements on `$JS.FC` can't travel back."""
+"""Error of a mirror or source whose `$JS.FC` acks can't return (2.15.1)."""
 WRITE_IN_FLIGHT: Final = 10164
-"""Another message under the same expected sequence is on its way; nothing was compared."""
+"""Another message with the same expected sequence is pending; nothing was compared."""
 
 
 class JetStreamError(Exception):
-    """A request to JetStream was refused or not answered."""
+    """A JetStream request failed."""
 
 
 class ApiError(JetStreamError):
-    """The server refused: `code` is HTTP-like, `err_code` the server's own number of the reason."""
+    """A refusal: `code` is HTTP-like, `err_code` the server's reason."""
 
     def __init__(self, code: int, err_code: int, description: str, verb: str) -> None:
         super().__init__(f"JetStream refused {verb}: {description} (error {err_code})")
@@ -213,25 +212,24 @@ class ApiError(JetStreamError):
 
 
 def check_refusal(answer: Mapping[str, Any], what: str) -> None:
-    """Raise the `ApiError` of an answer to a request for `what` that the server refused."""
+    """Raise the `ApiError` of an answer to a request for `what`."""
     if refusal := answer.get("error"):
         code, err_code = refusal.get("code", 0), refusal.get("err_code", 0)
         raise ApiError(code, err_code, refusal.get("description", ""), what)
 
 
 def reason_of(error: BaseException) -> str:
-    """The text of an error; where it has none, as a timeout, what it means."""
+    """Return an error's text, or its meaning if it has none."""
     return str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
 
 
 class UnavailableError(JetStreamError):
-    """No answer: the server is unreachable, has no JetStream, or does not permit this user the request.
-    Whether the request was carried out is unknown."""
+    """No answer: server unreachable, no JetStream, or no permission. The request may have been executed."""
 
 
 class TooLargeError(JetStreamError):
-    """The request is larger than the server accepts in a message, and was not sent."""
+    """The request exceeds the server's limit and was not sent."""
 
 
 class MaxAckPendingError(JetStreamError):
-    """The window of acknowledgements in flight is full; the message was not sent."""
+    """The ack window is full; the message was not sent."""

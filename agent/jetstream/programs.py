@@ -1,10 +1,7 @@
-"""For programs that use a domain without the agent: pulling messages from a consumer, those available now or
-an endless sequence; and publishing with many acknowledgements in flight, each of which ends.
+"""Serves programs without agent: pulls from consumers, and publishes with many acks in flight.
 
-nats-py has a `fetch` that waits for the first message and not for the rest, and no endless iterator; the
-caller acknowledges, by the message's own methods and `term`. nats-py's futures of publishes wait for ever for
-an acknowledgement that does not come, and occupy the window meanwhile. Nothing is retried: what is not
-acknowledged in time may be stored nevertheless, so a further attempt needs the same `Nats-Msg-Id`.
+nats-py's `fetch` waits only for the first message, and its publish futures may wait for ever. Nothing is
+retried; an unacknowledged message may be stored, so a repeat needs the same `Nats-Msg-Id`.
 """
 
 from __future__ import annotations
@@ -38,12 +35,12 @@ _OVER: Final = frozenset({"404", "408"})
 _NO_RESPONDERS: Final = "503"
 _PENDING: Final = "Nats-Pending-Messages"
 _PASSING: Final = ("leadership change", "server shutdown", "batch completed", "message size exceeds maxbytes")
-"""Descriptions of status 409 that end a request while the consumer still works."""
+"""Status 409 texts after which the consumer still works."""
 _MISSED: Final = 2
 
 
 class ConsumerGoneError(JetStreamError):
-    """The consumer ended the pull: it was deleted, or it is not a pull consumer."""
+    """The consumer was deleted or is no pull consumer."""
 
 
 class Consumer(Struct, frozen=True):
@@ -52,21 +49,22 @@ class Consumer(Struct, frozen=True):
     stream: str
     name: str
     prefix: str = "$JS.API"
-    """The prefix of its API: another domain's, such as `$JS.hub.API`, or one imported from another
-    account."""
+    """API prefix, such as `$JS.hub.API` or an imported one."""
 
     @property
     def next(self) -> str:
-        """The subject of requests for messages."""
+        """The subject of pull requests."""
         return f"{self.prefix}.CONSUMER.MSG.NEXT.{self.stream}.{self.name}"
 
 
 async def fetch(
     nc: Client, consumer: Consumer, batch: int, *, max_bytes: int = 0, wait: float = 0.0, timeout: float = 5.0
 ) -> list[Msg]:
-    """Up to `batch` messages and, if given, `max_bytes`: those available now, and with `wait` also those that
-    arrive within so many seconds; an empty list for none. Raises `ConsumerGoneError`, or `UnavailableError`
-    if nothing arrived and there was no answer for `timeout` seconds more."""
+    """Return up to `batch` messages and `max_bytes`: those available, and with `wait` those within so many
+    seconds.
+
+    Raises `ConsumerGoneError`, or `UnavailableError` without any answer for `timeout` seconds more.
+    """
     request = {"expires": round(wait * 1e9)} if wait else {"no_wait": True}
     request |= {"batch": batch} | ({"max_bytes": max_bytes} if max_bytes else {})
     received: list[Msg] = []
@@ -90,10 +88,12 @@ async def fetch(
 async def messages(
     nc: Client, consumer: Consumer, *, batch: int = 200, expires: float = 30.0, heartbeat: float = 5.0
 ) -> AsyncIterator[AsyncIterator[Msg]]:
-    """An endless iterator of messages, within the context. At most `batch` of them wait here or are in
-    transit; a request ends after `expires` seconds and another follows. It raises `ConsumerGoneError`, and
-    `UnavailableError` if nothing, not even a heartbeat, arrives for twice `heartbeat` seconds; a new iterator
-    resumes after what was acknowledged."""
+    """Provide an endless message iterator with at most `batch` pending; requests renew after `expires`
+    seconds.
+
+    It raises `ConsumerGoneError`, and `UnavailableError` after twice `heartbeat` seconds of silence; a new
+    one resumes.
+    """
     async with _requested(nc) as answers:
         yield _endless(nc, consumer, answers, batch, expires, heartbeat)
 
@@ -139,13 +139,14 @@ async def _receive(answers: Subscription, seconds: float) -> Msg:
 
 
 def _status(message: Msg) -> str | None:
-    """The status if a message is not one of the stream."""
+    """Return a status message's code, else None."""
     return None if message.data or not message.headers else message.headers.get("Status")
 
 
 def _ended(status: str, message: Msg) -> int | None:
-    """How many messages, at most, the request that this status ends still lacked; None if it goes on. Raises
-    `ConsumerGoneError` or `UnavailableError`."""
+    """Return how many messages an ended request lacked, None if it continues. Raises `ConsumerGoneError` or
+    `UnavailableError`.
+    """
     headers = message.headers or {}
     description = headers.get("Description", "")
     if status == _HEARTBEAT:
@@ -158,8 +159,7 @@ def _ended(status: str, message: Msg) -> int | None:
 
 
 async def term(nc: Client, message: Msg, reason: str) -> None:
-    """End the delivery of a message for good; the server's advisory has the reason. nats-py has `Msg.term`,
-    without a reason."""
+    """End a message's delivery with a reason, which nats-py's `Msg.term` lacks."""
     await nc.publish(message.reply, f"+TERM {reason}".encode())
 
 
@@ -169,9 +169,10 @@ class _Pending(NamedTuple):
 
 
 class AckWindow:
-    """Publishes with at most `max_ack_inflight` acknowledgements in flight. A publish above that waits for
-    one to arrive or to time out, or with `wait=False` fails. `ack_timeout` is in seconds. Use it as a
-    context; what is still in flight at its end fails."""
+    """Publishes with at most `max_ack_inflight` pending acks; more wait, or with `wait=False` fail.
+
+    `ack_timeout` in seconds. At the scope's end pending ones fail.
+    """
 
     def __init__(
         self, nc: Client, *, max_ack_inflight: int = 5000, wait: bool = True, ack_timeout: float = 30.0
@@ -195,15 +196,16 @@ class AckWindow:
 
     @property
     def in_flight(self) -> int:
-        """How many acknowledgements are in flight."""
+        """Number of pending acks."""
         return len(self._pending)
 
     async def publish(
         self, subject: str, data: bytes, headers: Mapping[str, str] | None = None
     ) -> asyncio.Future[PubAck]:
-        """Send one message and return the future of its acknowledgement, which need not be awaited: a
-        `PubAck`, `ApiError`, or `UnavailableError` if no stream listens or answers in time. Raises
-        `MaxAckPendingError`, or what nats-py raises for a message that it cannot send."""
+        """Send a message and return a future: `PubAck`, `ApiError` or `UnavailableError`.
+
+        Raises `MaxAckPendingError`, or as nats-py.
+        """
         if not self._wait and self._slots.locked():
             raise MaxAckPendingError(
                 f"{self.in_flight} acknowledgements are in flight; wait for some of them"
@@ -237,7 +239,7 @@ class AckWindow:
             _refuse(future, UnavailableError(f"JetStream did not acknowledge a message: {why}"))
 
     def _settled(self, reply: str) -> asyncio.Future[PubAck] | None:
-        """Free the slot of a message; returns its future unless that is done."""
+        """Free a message's slot and return its pending future."""
         pending = self._pending.pop(reply, None)
         if pending is None:
             return None

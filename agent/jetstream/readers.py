@@ -1,6 +1,8 @@
-"""Readers of streams: the headers of stored messages without their payloads, a whole stream in one request,
-and the durable pull consumers through which other programs read the agent's streams. The agent creates these
-consumers: a program that creates a consumer also chooses where it delivers."""
+"""Reads headers without payloads, and whole streams by direct get; maintains other programs' durable pull
+consumers.
+
+The agent creates these consumers, because a creator also chooses the deliver subject.
+"""
 
 from __future__ import annotations
 
@@ -22,38 +24,38 @@ from agent.jetstream.info import StreamInfo, UnavailableError
 
 _PULL = 1_000
 _PROGRESS_SECONDS = 10.0
-"""Until the next message. A server that ten thousand leaves ask meanwhile took more than two seconds to the
-first one; one that does not allow the request says nothing."""
+"""Timeout per message; a server busy with ten thousand leaves took two seconds, and a forbidden request gets
+no answer.
+"""
 
 
 class StoredHeaders(Struct, frozen=True):
-    """The headers of one stored message."""
+    """A stored message's headers."""
 
     seq: int
     time: float
-    """When it was stored, in seconds since 1970 by the server's clock."""
+    """Storage time in seconds since 1970 by the server."""
     headers: Mapping[str, str]
     subject: str = ""
     stored_ns: int = 0
-    """The same time in nanoseconds."""
+    """The same in ns."""
 
 
 class _Read(NamedTuple):
-    """What came of one consumer."""
+    """Results of one consumer."""
 
     taken: int
-    """How many messages arrived."""
+    """Received messages."""
     last: int
-    """The sequence of the last one."""
+    """Last sequence."""
     left: int
-    """How many did not arrive."""
+    """Missing messages."""
     enough: bool
-    """Whether `enough` ended it before."""
+    """Whether `enough` stopped it."""
 
 
 def ack_position(reply: str) -> tuple[int, int]:
-    """Stream sequence and store time in ns from the reply subject of a delivered message, of the short form
-    or the one with domain and account (server ADR-15). Raises `ValueError` for another subject."""
+    """Parse stream sequence and store time (ns) from a reply subject (server ADR-15). Raises `ValueError`."""
     tokens = reply.split(".")
     if tokens[:2] != ["$JS", "ACK"] or len(tokens) not in (9, 11, 12):
         raise ValueError(f"{reply!r} is not the reply subject of a consumer")
@@ -69,9 +71,11 @@ async def read_headers(
     take: Callable[[StoredHeaders], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Call `take` with all messages from `start` (a consumer's deliver policy, `all` or by sequence, with its
-    filter) to the present end of the stream, in order; False if `enough`, which is called now and then, ended
-    it before. Raises `ApiError`, or `UnavailableError` if the server stops answering midway."""
+    """Pass all messages from `start` (deliver policy `all` or by sequence, with filter) to `take`; False if
+    `enough` stopped.
+
+    Raises `ApiError`, or `UnavailableError` if answers stop.
+    """
     position = dict(start)
     moved = True
     while True:
@@ -97,7 +101,6 @@ async def _read(
     take: Callable[[StoredHeaders], None],
     enough: Callable[[], bool],
 ) -> _Read:
-    """Read with one consumer."""
     config = {
         "name": nc.new_inbox().rpartition(".")[2],
         "ack_policy": "none",
@@ -123,8 +126,7 @@ async def _read(
 async def _pull(
     nc: Client, subject: str, pending: int, take: Callable[[StoredHeaders], None], enough: Callable[[], bool]
 ) -> _Read:
-    """Pull `pending` messages, a bounded number at a time, or fewer if the server ends a pull before: it does
-    so with a status, which has no reply subject. Raises `TimeoutError` if nothing arrives."""
+    """Pull `pending` messages in bounded steps, or fewer on a status. Raises `TimeoutError`."""
     taken = last = 0
     ended = False
     arrived = asyncio.Event()
@@ -159,12 +161,13 @@ async def _pull(
 
 
 _UNACKNOWLEDGED: Final = 1_000
-"""Messages that a reader may hold without an acknowledgement."""
+"""Unacknowledged messages per reader."""
 
 
 async def keep_readers(js: JetStream, stream: str, names: Collection[str]) -> None:
-    """Create the consumers of these names that do not exist, and delete the other consumers of users. Each
-    begins with the oldest message. Raises `ApiError` or `UnavailableError`."""
+    """Create missing and delete other users' consumers, from the oldest message. Raises `ApiError` or
+    `UnavailableError`.
+    """
     present = [name for name in await js.consumer_names(stream) if name.startswith(USER_CONSUMERS)]
     for name in present:
         if name not in names:
@@ -186,8 +189,9 @@ def _reader(name: str) -> dict[str, Any]:
 
 
 async def read_all(nc: Client, info: StreamInfo) -> dict[str, bytes]:
-    """The newest message of every subject of a stream that allows direct get. Raises `UnavailableError` if
-    the server gives less than `info` tells, as one of a cluster may that lags behind."""
+    """Return the newest message per subject by direct get. Raises `UnavailableError` if a lagging replica
+    gives less.
+    """
     if not info.messages:
         return {}
     found, last = await _get_directly(nc, info.name, {"seq": 1, "batch": info.messages + 1})
@@ -197,13 +201,12 @@ async def read_all(nc: Client, info: StreamInfo) -> dict[str, bytes]:
 
 
 async def read_newest(nc: Client, stream: str, subjects: Sequence[str]) -> dict[str, bytes]:
-    """The newest messages of these subjects, 1,024 at most, in the copy of one server, which is any of those
-    that have one of a stream that allows direct get. Raises `UnavailableError`."""
+    """Return the newest messages of up to 1,024 subjects from any replica. Raises `UnavailableError`."""
     return (await _get_directly(nc, stream, {"multi_last": subjects}))[0]
 
 
 async def _get_directly(nc: Client, stream: str, question: Mapping[str, Any]) -> tuple[dict[str, bytes], int]:
-    """The messages of one direct get by subject, and the sequence of the last one."""
+    """Return a direct get's messages by subject, and the last sequence."""
     inbox, found, last = nc.new_inbox(), dict[str, bytes](), 0
     progress, ended = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Mirrors and sources that the configuration declares: observe, decide, act."""
+"""Observes and repairs declared mirrors and sources."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def mirror_controller(config: Config, metrics: Metrics) -> MirrorController | None:
-    """The controller of the declared links, None if the configuration declares none. It is imported late: an
-    agent without declared links does not hold it in memory."""
+    """Return the controller of declared links, None without any; imported late for memory."""
     if not config.mirror and not config.source:
         return None
     from agent.mirrors.controller import make_controller

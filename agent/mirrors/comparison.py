@@ -1,8 +1,7 @@
-"""Compares each mirror with its origin once that answers, at first or again.
+"""Compares each mirror with its origin after an interruption.
 
-An origin that lost its newest messages in a power cut, and has stored others under their sequences since, is
-not behind its mirror, which takes none of those. It shows only at a message that the mirror had before: what
-it takes later is the same on both sides.
+An origin that lost its end in a power cut reuses sequences, which its mirror does not take. Only a message
+that the mirror had before shows it.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from agent.mirrors.decide import is_mirror_of
 from agent.mirrors.observation import LocalStream, RemoteStream, StreamProbe
 
 _MOST_ASKED: Final = 10
-"""An origin that has not answered so often does not say what it holds."""
+"""Attempts before an origin counts as not telling."""
 
 
 class _Newest(Struct):
-    """The newest message of a mirror when its origin was last silent, and how often that was asked for it."""
+    """A mirror's newest message at the last silence, and attempts."""
 
     seq: int
     time: int
@@ -40,14 +39,13 @@ class MirrorComparison:
         self._compared: set[str] = set()
 
     def forget(self, name: str) -> None:
-        """The mirror of this name is created again."""
+        """Forget a recreated mirror."""
         self._newest.pop(name, None)
 
     async def compare(
         self, nc: Client, js: JetStream, copy: Declared, local: LocalStream, remote: RemoteStream
     ) -> LocalStream:
-        """The mirror, which says that it has another origin once that is found. It says so to the next agent,
-        too. Raises `JetStreamError`."""
+        """Return the mirror, marked durably if its origin differs. Raises `JetStreamError`."""
         answers = remote.kind == "answers"
         if not answers:
             self._compared.discard(copy.name)

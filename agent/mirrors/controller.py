@@ -1,6 +1,6 @@
-"""The controller of the declared links: it observes each one, shows its state, creates its stream and repairs
-what is safe to repair. Imported only if a link is declared. It never deletes a stream of sources, and a
-mirror only as `decide` says.
+"""Observes declared links, creates their streams, and makes safe repairs.
+
+It never deletes a stream of sources, and a mirror only as `decide` allows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = structlog.get_logger("link")
 
 
 class MirrorController:
-    """Controls the mirrors and sources `copies` over a connection of its own to the local server."""
+    """Controls the links `copies` over an own connection to the local server."""
 
     def __init__(
         self,
@@ -60,8 +60,7 @@ class MirrorController:
         self._probe = StreamProbe(domain, identity)
         self._comparison = MirrorComparison(self._probe)
         self.jetstream: Callable[[Client], JetStream] = JetStream
-        """Makes the API for a connection; that of a hub of several machines changes nothing without the
-        lead."""
+        """Makes the API; in a hub cluster it changes nothing without the lead."""
         self._memories: dict[str, MirrorMemory] = {}
         self._missing_since: dict[str, float] = {}
         self._origins: dict[str, str] = {}
@@ -70,11 +69,11 @@ class MirrorController:
             self._show_all(copy, MirrorVerdict(MirrorState.MAKING, "not checked yet"))
 
     def status(self) -> list[dict[str, Any]]:
-        """Each link as a row of `/status`."""
+        """Return each link's row for `/status`."""
         return list(self._rows.values())
 
     async def run(self) -> None:
-        """Control the links until cancelled, over one connection after the other."""
+        """Control the links until cancelled, with reconnects."""
         while True:
             try:
                 async with connected(
@@ -95,7 +94,7 @@ class MirrorController:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _reconcile(self, nc: Client, copy: Declared) -> bool:
-        """Observe one stream and its links, and do what is due. Returns whether all links flow."""
+        """Observe and repair one stream; returns whether all links flow."""
         js = self.jetstream(nc)
         now = loop_time()
         try:
@@ -176,8 +175,7 @@ class MirrorController:
         remotes: Mapping[Key, RemoteStream],
         verdicts: list[MirrorVerdict],
     ) -> None:
-        """Remove the sources that are due and add them again, so that the server asks their origins at once;
-        for the same reason recreate a mirror that holds nothing yet."""
+        """Readd due sources, so the server asks their origins at once; recreate an empty mirror likewise."""
         nudged = [origin for origin, verdict in zip(copy.origins, verdicts, strict=True) if verdict.nudge]
         if not nudged:
             return
@@ -229,8 +227,7 @@ class MirrorController:
 
 
 def make_controller(config: Config, metrics: Metrics) -> MirrorController:
-    """The controller of the links that a configuration declares. Logs the permissions that a server needs if
-    the agent does not render it."""
+    """Return the configured links' controller. Logs needed permissions of external servers."""
     copies = declared(config)
     if config.nats.server == "external":
         for permissions in required_permissions(copies, link_rights(config)):
@@ -240,8 +237,7 @@ def make_controller(config: Config, metrics: Metrics) -> MirrorController:
 
 
 def required_permissions(copies: Iterable[Declared], rights: Iterable[LinkRights]) -> list[str]:
-    """What servers that are not rendered here must permit: one sentence for the agent's user and one for each
-    link."""
+    """Return the permissions that external servers need, a sentence for the user and each link."""
     own = f"the agent's user must be allowed to publish {', '.join(declared_link(rights))}"
     passages = [
         f"{copy.link(origin)}: to and from {origin.place} must pass {', '.join(needed_subjects(origin))}"

@@ -1,8 +1,7 @@
-"""The state of a declared link and what to do about it. Pure: no clock, no connection.
+"""Decides a declared link's state and repair. Pure.
 
-Repairs are made only where they can't lose anything: a source is removed and added again, which makes its
-server ask the origin at once (0.2 s, instead of 37 s after the hub's server was killed). A mirror can't be
-changed; it is recreated only if it holds nothing, or if the configuration has `recreate = true`.
+Repairs never lose data: a readded source asks its origin at once (0.2 s instead of 37 s). A mirror is
+recreated only if empty, or with `recreate = true`.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from agent.jetstream.info import STALLED, CopyStatus
 from agent.mirrors.observation import LocalStream, RemoteStream
 
 ALIVE: Final = 3.0
-"""Seconds without a sign of life after which a link is faulty; a heartbeat comes each second."""
+"""Seconds of silence before a link is faulty; heartbeats come each second."""
 GRACE: Final = 1.0
 BY_ITSELF: Final = 60.0
-"""Seconds within which a server asks the origin again by itself (seen: 12 to 40 s)."""
+"""Seconds until a server retries an origin (12 to 40 s seen)."""
 MAKE_AFTER: Final = 5.0
-"""How long the creation of a mirror waits for its origin to answer: one created before takes longer."""
+"""Wait for an origin before a mirror's creation, which otherwise takes longer."""
 LONGEST_WAIT: Final = 60.0
 
 
@@ -42,12 +41,12 @@ class MirrorState(StrEnum):
 
 
 class MirrorMemory(Struct, frozen=True):
-    """What one verdict leaves for the next one; times are monotonic seconds."""
+    """State between verdicts; monotonic seconds."""
 
     unheard_since: float | None = None
-    """Since when the origin answers while the link is not alive."""
+    """Since when the origin answers but the link is dead."""
     nudges: int = 0
-    """How often it was nudged since."""
+    """Nudges since then."""
     nudged_at: float = 0.0
 
 
@@ -55,13 +54,13 @@ class MirrorVerdict(Struct, frozen=True):
     state: MirrorState
     sentence: str
     lag: int | None = None
-    """How many messages are missing here, None if unknown."""
+    """Missing messages, None if unknown."""
     nudge: bool = False
-    """Whether to remove the link and add it again."""
+    """Whether to readd the link."""
 
     @property
     def up(self) -> bool:
-        """Whether messages come in."""
+        """Whether messages arrive."""
         return self.state in (MirrorState.FLOWING, MirrorState.LAGGING, MirrorState.UNKNOWN)
 
 
@@ -71,8 +70,7 @@ StreamAction = Literal["make", "update", "recreate"]
 def decide_stream(
     copy: Declared, local: LocalStream | None, remote: RemoteStream, waited: float
 ) -> StreamAction | None:
-    """What to do about the stream itself; `remote` is the first origin, `waited` for how many seconds the
-    stream has been missing here."""
+    """Return the stream's action; `remote` is the first origin, `waited` seconds since missing."""
     if local is None:
         ready = copy.kind == "source" or remote.kind != "silent" or waited >= MAKE_AFTER
         return "make" if ready else None
@@ -191,7 +189,7 @@ def _nudge_is_due(memory: MirrorMemory, since: float, now: float) -> bool:
 
 
 def remember(memory: MirrorMemory, verdict: MirrorVerdict, now: float) -> MirrorMemory:
-    """What the next verdict needs of this one."""
+    """Return the state for the next verdict."""
     if verdict.state is not MirrorState.WAITING:
         return MirrorMemory()
     since = now if memory.unheard_since is None else memory.unheard_since
@@ -201,8 +199,7 @@ def remember(memory: MirrorMemory, verdict: MirrorVerdict, now: float) -> Mirror
 
 
 def missing_messages(origin: ResolvedOrigin, entry: CopyStatus, remote: RemoteStream) -> int | None:
-    """How many messages of the origin are not here, by what the origin itself holds; at most, if not every
-    sequence is a message that the link takes. None if the origin does not answer."""
+    """Return an upper bound of messages missing here, None without the origin's answer."""
     if remote.kind != "answers":
         return None
     begin = max(entry.seq, remote.first - 1, origin.start_sequence - 1, 0)
@@ -210,7 +207,7 @@ def missing_messages(origin: ResolvedOrigin, entry: CopyStatus, remote: RemoteSt
 
 
 def needed_subjects(origin: ResolvedOrigin) -> list[str]:
-    """The subjects that a link needs: requests and flow control towards the origin, messages back."""
+    """Return a link's subjects: requests and flow control out, messages in."""
     api = origin.api or "$JS.API"
     return [
         f"{api}.CONSUMER.CREATE.{origin.stream}",
@@ -223,7 +220,7 @@ def needed_subjects(origin: ResolvedOrigin) -> list[str]:
 
 
 def is_mirror_of(copy: Declared, local: LocalStream) -> bool:
-    """Whether a stream was created as this mirror of this origin."""
+    """Tell whether a stream was created as this mirror."""
     return local.kind == copy.kind == "mirror" and not _other_mirror(copy, local)
 
 

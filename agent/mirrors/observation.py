@@ -1,9 +1,7 @@
-"""What the servers show of a declared link: the stream here, its server's report on it, the origin; and
-the probe that asks both sides, the origin over its API prefix. All but the probe is pure.
+"""Observes both ends of declared links. Pure except the probe.
 
-The server's `lag` is the one in the last message that arrived, so it stays 0 while the origin is unreachable
-or while messages are dropped; it is not used. `active` is the time since a message or a heartbeat, which
-comes each second, and -1 if nothing was heard since the server started.
+The server's `lag` stays 0 while the origin is unreachable, so it is unused. `active` is the time since a
+message or heartbeat, -1 for none since start.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ from agent.jetstream.info import CopyStatus, check_refusal, copy_status, reason_
 
 
 class LocalStream(Struct, frozen=True):
-    """The stream on this side."""
+    """The stream here."""
 
     kind: str
-    """"mirror" or "source", "" for a stream that was not created from the configuration."""
+    """"mirror", "source", or "" if not from the configuration."""
     config: Mapping[str, Any]
     messages: int
     first: int
     last: int
     origin_created: str
-    """When the origin was created, as it was when the mirror was created."""
+    """The origin's creation time at the mirror's creation."""
     entries: Mapping[Key, CopyStatus]
 
 
@@ -54,15 +52,15 @@ class RemoteStream(Struct, frozen=True):
     first: int = 0
     last: int = 0
     newest: int = 0
-    """The newest sequence that the link takes."""
+    """Newest taken sequence."""
     exact: bool = True
-    """Whether the link takes every sequence."""
+    """Whether every sequence is taken."""
     problem: str = ""
     """Why there was no answer."""
 
 
 def local_stream(answer: Mapping[str, Any]) -> LocalStream:
-    """Read the answer to STREAM.INFO of the stream on this side."""
+    """Parse STREAM.INFO of the stream here."""
     config, state = answer["config"], answer["state"]
     metadata = config.get("metadata") or {}
     rows = list(answer.get("sources") or [])
@@ -84,30 +82,31 @@ ASK_SECONDS: Final = 2.0
 
 
 class StreamProbe:
-    """Asks over one connection of `identity`. `refused` notes the permissions violations, since a request
-    that the server rejects only ends without an answer."""
+    """Queries over one connection; `refused` notes permission errors, since refused requests get
+    no answer.
+    """
 
     def __init__(self, domain: str, identity: str) -> None:
         self._domain, self._identity = domain, identity
         self._refused: set[str] = set()
 
     def refused(self, violation: str) -> None:
-        """Note the subject of a permissions violation, as nats-py words it."""
+        """Note a violation's subject in nats-py's wording."""
         if "permissions violation for publish" in violation.lower() and len(self._refused) < 1000:
             self._refused.add(violation.lower())
 
     def may_not_ask(self, subject: str) -> bool:
-        """Whether a server has refused to pass requests to this subject on."""
+        """Tell whether requests to this subject were refused."""
         return any(f'"{subject.lower()}"' in violation for violation in self._refused)
 
     async def local(self, js: JetStream, name: str) -> LocalStream | None:
-        """The stream on this side, None if it is missing. Raises `JetStreamError`."""
+        """Return the stream here, or None. Raises `JetStreamError`."""
         with unless_refused(STREAM_NOT_FOUND):
             return local_stream(await js.api(f"STREAM.INFO.{name}"))
         return None
 
     async def remote(self, nc: Client, origin: ResolvedOrigin) -> RemoteStream:
-        """The stream at the other end, or why it can't be asked."""
+        """Return the origin, or why it can't be asked."""
         api = origin.api or "$JS.API"
         subject = f"{api}.STREAM.INFO.{origin.stream}"
         try:
@@ -134,8 +133,9 @@ class StreamProbe:
         return RemoteStream("answers", info["created"], state["first_seq"], state["last_seq"], newest, exact)
 
     async def time_at(self, nc: Client, origin: ResolvedOrigin, seq: int) -> str | None:
-        """When the other end stored its message at a sequence; None if it has none or may not be asked.
-        Raises `UnavailableError` where it does not answer."""
+        """Return when the origin stored a sequence, None if missing or forbidden.
+        Raises `UnavailableError`.
+        """
         subject = f"{origin.api or '$JS.API'}.STREAM.MSG.GET.{origin.stream}"
         try:
             answer = await self._api(nc, origin, subject, json.dumps({"seq": seq}).encode())
@@ -168,7 +168,7 @@ class StreamProbe:
         return answer
 
     async def _by_own_inbox(self, nc: Client, domain: str, subject: str, body: bytes) -> bytes:
-        """A leaf's server may answer the hub only below the part of its inbox that is that leaf's."""
+        """Ask with a reply below the leaf's part of the inbox, which its server may use."""
         inbox = f"{contract.inbox_prefix(self._identity)}.leaf.{domain}.{secrets.token_hex(8)}"
         subscription = await nc.subscribe(inbox, max_msgs=1)
         try:

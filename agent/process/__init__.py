@@ -1,1 +1,1 @@
-"""One process put together: a leaf's agent or a hub's, its inputs, its admin server, its reloads, its end."""
+"""Assembles one process: agent, inputs, admin server, reloads and end."""

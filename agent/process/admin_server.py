@@ -1,12 +1,10 @@
-"""The admin server: what a monitoring system, a supervisor or a person asks the agent over HTTP. It only
-answers questions; nothing can be changed through it.
+"""Answers HTTP questions about the agent; changes nothing.
 
-- `/metrics`: all metrics, in the text or OpenMetrics format, as `Accept` asks.
-- `/healthz`: 200 as long as the agent answers; a part that fails for good ends the process.
-- `/readyz`: 200 when the agent can do its work, otherwise 503 with a sentence that says why it can't.
-- `/status`: what the agent knows of itself, as JSON.
-- `/fleet`, at the hub: its leaves as pages for people, see `agent.hub.web`. `/` leads there, and on a leaf
-  names the others.
+- `/metrics`: all metrics, text or OpenMetrics by `Accept`.
+- `/healthz`: 200 while the agent answers; a permanent failure ends the process.
+- `/readyz`: 200 when the agent can work, else 503 with the reason.
+- `/status`: the agent's state as JSON.
+- `/fleet` at the hub: pages of its leaves, see `agent.hub.web`. `/` leads there, or lists paths.
 """
 
 from __future__ import annotations
@@ -40,27 +38,26 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS: Final = 32
 SECONDS: Final = 10.0
-"""How long a connection may last: it carries one request."""
+"""Connection timeout, for one request."""
 _METRICS: Final = "/metrics"
 _STATUS: Final = "/status"
 _OUTER: Final = 2
-"""Levels of the status that are written entry by entry: itself, the fleet and its leaves."""
+"""Levels of the status written by entry."""
 _SAMPLES: Final = 100
-"""Samples of a metric that are written out at a time: some metrics have a sample for each leaf."""
+"""Samples written at once."""
 _FORMATS: Final = 4
-"""Formats of `/metrics` whose answers are shared; there is a bound, for `Accept` may name any version."""
+"""Shared formats of `/metrics`; bounded, since `Accept` is arbitrary."""
 _OPEN: Final = "/healthz"
-"""The path that is answered without the token: it tells nothing about the agent."""
+"""The path without token, which reveals nothing."""
 _ASKING: Final = {"WWW-Authenticate": 'Basic realm="petiole", charset="UTF-8"'}
-"""With it a browser asks a person for the token."""
+"""Makes browsers ask for the token."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 log = structlog.get_logger("admin")
 
 
 class AdminServer:
-    """Serves `metrics`, `status()`, `ready()` (with the reason) and a hub's `fleet`. With port 0, `address`
-    has the real port once it listens."""
+    """Serves `metrics`, `status()`, `ready()` and a hub's `fleet`. `address` has the real port."""
 
     def __init__(
         self,
@@ -83,7 +80,7 @@ class AdminServer:
         }
 
     def obstacles(self) -> list[str]:
-        """Why it cannot listen now, a sentence each."""
+        """Return why it can't listen, a sentence each."""
         found = obstacle(self.address)
         problems = [] if found is None else [f"admin.listen: {found}"]
         for read in (self._read_token, self._tls):
@@ -102,8 +99,7 @@ class AdminServer:
         return None if tls is None else tls_context(*tls)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve until `stopping` is set. Raises `ConditionError` when the address can't be listened on,
-        `AccessError` when a file can't be used."""
+        """Serve until `stopping`. Raises `ConditionError` for the address, `AccessError` for a file."""
         self._token, tls = self._read_token(), self._tls()
         if self._token is not None and tls is None and not is_loopback(self.address[0]):
             log.warning("the token is sent in clear text; set [admin] tls_cert and tls_key")
@@ -137,8 +133,9 @@ class AdminServer:
         return response.also(_HEADERS)
 
     def _knows(self, request: HttpRequest) -> bool:
-        """Whether a request shows the token or needs none. With the token any `Host` is answered: a page
-        under a foreign name cannot know it."""
+        """Tell whether a request may be answered. With a token any `Host` is valid, as foreign pages
+        lack it.
+        """
         given = request.headers.get("authorization")
         return self._token is None or request.path == _OPEN or shows(given, self._token)
 
@@ -147,7 +144,7 @@ class AdminServer:
 
     @property
     def paths(self) -> list[str]:
-        """All paths that are answered."""
+        """Return all paths."""
         fleet = () if self._fleet is None else self._fleet.paths
         return [_METRICS, *self._pages, _STATUS, *fleet]
 
@@ -188,7 +185,7 @@ class AdminServer:
 
 
 def _written(value: Any) -> Iterator[bytes]:
-    """A value as indented JSON and the end of its line, an entry of the outer objects at a time."""
+    """Yield indented JSON by outer entry."""
     yield from _entry(value, 0)
     yield b"\n"
 
@@ -209,7 +206,7 @@ def _entry(value: Any, depth: int) -> Iterator[bytes]:
 
 
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """What writes metrics in the format that a request accepts, and its `Content-Type`."""
+    """Return the metrics encoder by `Accept`, and its type."""
     with contextlib.suppress(TypeError):  # of a version that is not a number
         if accept.isascii():
             return choose_encoder(accept)
@@ -217,7 +214,7 @@ def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
 
 
 def _exposition(encode: Callable[[Collector], bytes], families: Iterable[Metric]) -> Iterator[bytes]:
-    """What `encode` makes of metrics, some samples at a time."""
+    """Yield metrics in portions."""
     end = encode(_Collected([]))
     for family in families:
         # Of the other types samples belong together.
@@ -235,8 +232,6 @@ def _exposition(encode: Callable[[Collector], bytes], families: Iterable[Metric]
 
 
 class _Collected(Collector):
-    """Shows metrics that were collected before."""
-
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
 

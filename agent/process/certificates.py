@@ -1,5 +1,4 @@
-"""Watches until when certificates are valid while the agent runs: those in files, read again when they
-change, and those that the hub shows."""
+"""Watches validity of certificates: configured files and those shown by the hub."""
 
 from __future__ import annotations
 
@@ -27,17 +26,17 @@ log = structlog.get_logger("certificates")
 
 
 class _Seen(Struct):
-    """What is known of one certificate, or of a file of them."""
+    """State of a certificate or file."""
 
     edge: LogEdge
     signature: _Signature | bytes | None = None
     valid: Validity | None = None
     problem: str = ""
-    """Why it cannot be read."""
+    """Why it is unreadable."""
 
 
 def fault(valid: Validity | None, problem: str, now: datetime) -> tuple[str, dict[str, Any]] | None:
-    """The log event of a certificate and its facts; None where all is well. Pure."""
+    """Return a certificate's log event and facts, None if well. Pure."""
     if valid is None:
         return "certificate not read", {"why": problem}
     if now < valid.begins:
@@ -50,7 +49,7 @@ def fault(valid: Validity | None, problem: str, now: datetime) -> tuple[str, dic
 
 
 class CertificateWatch:
-    """Looks at the certificates that `config` names and at those that `shown` returns, by their names."""
+    """Watches certificates of `config` and `shown`."""
 
     def __init__(self, config: Config, metrics: Metrics, shown: Callable[[], Mapping[str, bytes]]) -> None:
         self.config = config
@@ -58,13 +57,13 @@ class CertificateWatch:
         self._seen: dict[str, _Seen] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Watch until cancelled."""
         while True:
             await self.look(datetime.now(UTC))
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self, now: datetime) -> None:
-        """Read what has changed, and judge all of them at this time."""
+        """Reread changes and judge all."""
         known = await asyncio.to_thread(self._read, self.config, dict(self._shown()))
         for gone in self._seen.keys() - known.keys():
             self._metrics.certificate_expiry.remove(gone)
@@ -74,7 +73,7 @@ class CertificateWatch:
         self._judge(now)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The certificates that need something, as `/status` shows them."""
+        """Return faulty certificates for `/status`."""
         now, found = datetime.now(UTC), []
         for name, seen in sorted(self._seen.items()):
             if (what := fault(seen.valid, seen.problem, now)) is not None:
@@ -82,7 +81,7 @@ class CertificateWatch:
         return found
 
     def _read(self, config: Config, shown: Mapping[str, bytes]) -> dict[str, _Seen]:
-        """What is known of all of them now; what did not change is not read again. Runs in a thread."""
+        """Read changed certificates, in a thread."""
         now, known = datetime.now(UTC), {}
         for one in named_certificates(config):
             name, signature = f"{one.name} ({one.path})", _signature(one.path)
@@ -127,7 +126,7 @@ def _take(seen: _Seen, read: Callable[[], Validity]) -> None:
 
 
 def _signature(path: Path) -> _Signature | None:
-    """Differs when a file was written again or replaced."""
+    """Return a mark that changes with a file's content."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a text may hold what a Path does not take
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""One agent process: state, server, signals, and the role's parts in one TaskGroup."""
+"""Runs one agent process: state, server, signals and the role's parts."""
 
 from __future__ import annotations
 
@@ -43,48 +43,50 @@ if TYPE_CHECKING:
     from agent.hub.web import FleetPages
 
 _YOUNG_OBJECTS = 5_000
-"""New objects after which the collector looks for cycles. What a request under way holds is no garbage. To
-look at it for each 700 objects, as Python does by itself, costs 4 to 8 % of the CPU at full load."""
+"""New objects between collections; Python's 700 cost 4 to 8 % of CPU at full load."""
 _YOUNG_OBJECTS_OF_HUB = 700
-"""A hub of thousands of leaves would look at too many at a time otherwise, and hold up its loop."""
+"""Smaller, as large collections block a big hub's loop."""
 
 _END_SECONDS = 10.0
-"""Beyond `drain`, until an agent that is to end does so whatever still runs."""
+"""Time beyond `drain` until a forced end."""
 
 _RELOAD = {signal.SIGHUP}
-"""Held back by the kernel while no event loop takes it, also over the exec of a new start, and by all threads
-but the main one, which inherit this: by default the signal ends the process."""
+"""Blocked in the kernel between event loops, across exec and in threads, as its default would end the
+process.
+"""
 
 log = structlog.get_logger("agent")
 
 
 class Role(Worker, Protocol):
-    """What a process is for: the agent of a leaf or of the hub."""
+    """The agent of a leaf or hub."""
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Run until `stopping` is set, then end in order."""
+        """Run until `stopping`, then end in order."""
 
     async def apply(self, new: Applied) -> None:
-        """Apply a configuration that differs only in inputs, rules, logging, leaves and users."""
+        """Apply changed inputs, rules, logging, leaves or users."""
 
     def accepts(self) -> tuple[bool, str]:
-        """Whether it takes in now what it is for, and why not, for `/readyz`."""
+        """Return whether it accepts work now, and why not, for `/readyz`."""
 
     def status(self) -> Mapping[str, Any]:
-        """What `/status` shows."""
+        """Return the contents of `/status`."""
 
     def certificates(self) -> Mapping[str, bytes]:
-        """The certificates that others show to its server, by address."""
+        """Return certificates shown to its server by address."""
 
     def uplink(self) -> UplinkStatus | None:
-        """The connection of its server to the hub, None where it has none or nothing is known of it."""
+        """Return the server's hub connection, or None."""
 
 
 def run(config: Config, inputs: Sequence[Input], metrics: Metrics, files: Files) -> Exit:
-    """Run the agent until SIGTERM or SIGINT; returns its exit code, `Exit.USAGE` only where a person has to
-    change the configuration. Startup errors are logged. On SIGHUP the configuration is read again from its
-    `files`; where the agent has to start again for it, it ends in order, and its process becomes the new
-    agent, with what it listened on."""
+    """Run the agent until SIGTERM or SIGINT; returns its exit code, `Exit.USAGE` only for a wrong
+    configuration.
+
+    Logs startup errors. SIGHUP rereads `files`; if a restart is needed, the process re-executes with its
+    sockets.
+    """
     if config.role == "hub":
         import agent.process.hub  # noqa: F401 - before the event loop, which it would hold up
     again = asyncio.Event()
@@ -112,16 +114,14 @@ def _well(again: asyncio.Event) -> Exit:
 
 
 def _force_end(again: asyncio.Event) -> None:
-    """End the process, or start it again, though a part goes on: an input of a package may ignore that it is
-    cancelled, and a thread may hang. What was drained is closed; the rest is as after a kill."""
+    """End or restart the process despite hanging parts, after draining."""
     log.error("agent not ended in time; ended by force")
     _well(again)
     os._exit(Exit.FAILED)
 
 
 def _outcome(error: Exception) -> Exit:
-    """The exit code for the error that ended the agent, which is logged. A supervisor restarts the agent
-    after any code but `Exit.USAGE`."""
+    """Log an error and return its exit code. Supervisors restart after any but `Exit.USAGE`."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     if isinstance(error, RenderError | OtherDomainError):
@@ -224,7 +224,7 @@ def _services(
     role: Role,
     server: EmbeddedServer | None,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
-    """What runs beside the role, by its name in the log; a leaf writes its state file itself."""
+    """Return services beside the role by log name."""
     services: dict[str, Callable[[], Awaitable[None]]] = {}
     if (watch := server_watch(config, server, health)) is not None:
         services["server watch"] = watch.run
@@ -261,7 +261,7 @@ def _role(
 
 
 def _kept(config: Config, metrics: Metrics) -> str | None:
-    """Why a power cut may take the state, which is logged; None if it may not."""
+    """Return and log why a power cut may take the state, or None."""
     problem = storage(config.state_dir).problem
     metrics.state_kept.set(problem is None)
     if problem is None:
@@ -271,7 +271,7 @@ def _kept(config: Config, metrics: Metrics) -> str | None:
 
 
 def _state_row(config: Config, state: StateFile, warning: str | None) -> Mapping[str, Any]:
-    """Which agent of this machine this is, and what is wrong with the place of its state."""
+    """Return the agent's identity and its state's faults."""
     where = str(config.state_dir.resolve())
     return {"state_dir": where, "state_problem": state.problem, "state_warning": warning}
 
@@ -289,8 +289,7 @@ def _fleet(config: Config, role: Role) -> FleetPages | None:
 async def _apply(
     role: Role, server: EmbeddedServer | None, certificates: CertificateWatch, machine: str, new: Applied
 ) -> None:
-    """Apply a configuration. The hub's server lets leaves and users in, or shuts them out, before a registrar
-    begins that knows of them."""
+    """Apply a configuration; the server admits and revokes before a registrar starts with it."""
     if new.change.live & {"leaf", "user"} and server is not None:
         await server.set_config(await asyncio.to_thread(server_config, new.config, machine))
     await role.apply(new)

@@ -1,4 +1,4 @@
-"""The agent of the hub: the registrar over its two connections."""
+"""Runs the hub's agent: the registrar over two connections."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ _PING_SECONDS = 5
 _CONNECT_SECONDS = 2.0
 _LONGEST_WAIT = 5.0
 _COLLECTED = 100
-"""So many terms end before a full collection holds up the loop: each leaves some hundred objects of its tasks
-and connections, about 50 kB, which are frozen with its fleet."""
+"""Terms between full collections; each leaves about 50 kB."""
 
 log = structlog.get_logger("hub")
 
 
 class ForgetfulClient(CancellableClient):
-    """A client that sends nothing to a server that was meant for the connection before: by now another agent
-    may lead, and a server that comes back may have a store that was restored. So no request waits any more
-    for its answer."""
+    """A client that drops unsent data of an earlier connection, since another agent may lead or the store be
+    restored.
+    """
 
     async def _process_connect_init(self) -> None:
         self._pending.clear()
@@ -59,20 +58,20 @@ class ForgetfulClient(CancellableClient):
 
 
 class _TermCollector(Collector):
-    """What the registrar of this term measures."""
+    """Exposes the current registrar's metrics."""
 
     def __init__(self) -> None:
         self.registry: CollectorRegistry | None = None
 
     def collect(self) -> Iterable[Metric]:
-        """Its metrics; none while another agent leads."""
         return () if self.registry is None else self.registry.collect()
 
 
 class HubAgent:
-    """One run of the hub's agent: terms, one after the other. Where the hub has several machines, one of
-    their agents leads and the others stand by; one that loses the lead begins a term with new connections,
-    and so does one whose leaves are others."""
+    """One run of the hub's agent in successive terms; with several machines one leads.
+
+    A lost lead or changed leaves begin a new term with new connections.
+    """
 
     def __init__(self, config: Config, metrics: Metrics, health: ServerHealth, machine: str = "") -> None:
         self._config, self._metrics, self._health = config, metrics, health
@@ -88,7 +87,7 @@ class HubAgent:
         self._term_over = asyncio.Event()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Run the registrar until `stopping` is set, where several may as long as this agent leads."""
+        """Run the registrar until `stopping`, while leading."""
         async with asyncio.TaskGroup() as group:
             ending = group.create_task(self._end_with(stopping))
             terms = 0
@@ -107,7 +106,6 @@ class HubAgent:
         self._term_over.set()
 
     async def _run(self, stopping: asyncio.Event) -> None:
-        """One term, over one pair of connections."""
         mine = identities(self._config)
         clients: list[Client] = []
         try:
@@ -131,7 +129,7 @@ class HubAgent:
                 await dissolve(ended)
 
     async def _stand_by(self, system: Client | None, metrics: LeadMetrics, stopping: asyncio.Event) -> None:
-        """Wait for the lead, and serve until it is lost."""
+        """Wait for the lead, then serve until it is lost."""
         assert self._nc is not None
         replicas, streams = self._config.registrar.replicas, aggregates(self._config)
         lead = Leadership(self._nc, system, self._identity, replicas, streams, metrics)
@@ -167,7 +165,7 @@ class HubAgent:
             self._ended, self._registrar, self._of_term.registry = self._registrar, None, None
 
     async def apply(self, new: Applied) -> None:
-        """Apply a configuration that differs only in logging, leaves and users."""
+        """Apply changed logging, leaves or users."""
         self._config = new.config
         logs.set_up(new.config.log.level, new.config.log.format)
         if new.change.live & {"leaf", "user"}:
@@ -198,15 +196,15 @@ class HubAgent:
         }
 
     def audited(self, domain: str) -> contract.AuditedLeaf | None:
-        """What the newest audit found of a leaf; None if this agent does not lead, or knows of no audit."""
+        """Return the newest audit of a leaf, or None."""
         return None if self._registrar is None else self._registrar.audits.leaf(domain)
 
     def accepts(self) -> tuple[bool, str]:
-        """As `ready`: a hub that is full has its leaves wait."""
+        """Return as `ready`; a full hub lets leaves wait."""
         return self.ready()
 
     def ready(self) -> tuple[bool, str]:
-        """Whether announcements are answered, here or by the agent that leads, and why not."""
+        """Return whether announcements are answered, here or by the leader, and why not."""
         if self._nc is None or not self._nc.is_connected:
             return False, self._health.unstarted or "the hub's NATS server does not answer"
         if (standby := self._standby()) is not None:
@@ -221,29 +219,26 @@ class HubAgent:
         return self.ready()[1]
 
     def _users(self, standby: str | None) -> str:
-        """The digest of the users that are let in: of a standby those of its configuration, for the agent
-        that leads makes their consumers."""
+        """Return the digest of admitted users; a standby's are its configuration's."""
         if self._registrar is not None:
             return self._registrar.users
         return "" if standby is None else users_digest(self._config.user)
 
     def _standby(self) -> str | None:
-        """That this agent stands by, None where it leads or there is no other."""
+        """Return the standby sentence, or None."""
         if self._registrar is not None or self._leadership is None:
             return None
         holder = self._leadership.holder
         return f"standby: {holder} leads the hub" if holder else "standby: no agent leads the hub"
 
     def stalled(self) -> float:
-        """The hub's agent publishes no readings."""
         return 0.0
 
     def certificates(self) -> Mapping[str, bytes]:
-        """The hub's server dials no other one that shows any."""
         return {}
 
     def uplink(self) -> None:
-        """The hub's server has no link to another one."""
+        pass
 
     async def _connected(self) -> None:
         self._metrics.connected.set(1)
@@ -252,8 +247,7 @@ class HubAgent:
         self._metrics.connected.set(0)
 
     async def _connect(self, seed: Path, stopping: asyncio.Event) -> Client | None:
-        """A connection that reconnects for ever. The first attempt is repeated until it succeeds; None if
-        `stopping` is set before."""
+        """Return a reconnecting connection, retried until `stopping` (then None)."""
         backoff = Backoff(_RECONNECT_SECONDS, _LONGEST_WAIT)
         while not stopping.is_set():
             try:

@@ -1,5 +1,4 @@
-"""Runs the inputs of a leaf's agent, each with a switch of its own, and drains the agent. A reload exchanges
-single inputs."""
+"""Runs, reloads and drains a leaf's inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from agent.leaf.rules.aggregates import RuleAggregates
 
 _CANCEL_SECONDS: Final = 5.0
-"""How long an input may take to end once it is cancelled."""
+"""Time for a cancelled input to end."""
 
 log = structlog.get_logger("leaf")
 
@@ -41,19 +40,17 @@ class _Entry(Struct):
 
 
 def levels_of(config: Config) -> dict[str, Level]:
-    """The acknowledgement level of each input, by its name."""
+    """Return acknowledgement levels by input."""
     return {input_.name: input_.ack for input_ in config.input}
 
 
 def lingers_of(config: Config) -> dict[str, float]:
-    """How long batches of an input wait for more readings, by the input's name; only of inputs that set
-    it."""
+    """Return set lingers by input."""
     return {input_.name: input_.linger for input_ in config.input if input_.linger is not None}
 
 
 class InputSet:
-    """Runs inputs, which submit to `intake`. The core shares `levels` and `lingers`, which a reload changes
-    in place."""
+    """Runs inputs on `intake`. Reloads change `levels` and `lingers` in place."""
 
     def __init__(
         self,
@@ -79,7 +76,7 @@ class InputSet:
         return list(self._entries)
 
     def wanted(self) -> list[str]:
-        """Those that no command has switched off."""
+        """Inputs that no command switched off."""
         return [name for name, entry in self._entries.items() if entry.switch.is_on]
 
     @property
@@ -99,14 +96,14 @@ class InputSet:
         self._store_aggregates()
 
     def stop(self) -> None:
-        """End all inputs in order, and begin none any more."""
+        """End all inputs in order."""
         self._stopped = True
         self._ended.set()
         for entry in self._entries.values():
             entry.ended.set()
 
     async def apply(self, new: Applied) -> None:
-        """Apply a configuration: end the inputs that it changes or lacks, and begin its new ones."""
+        """Replace changed inputs."""
         switches = await self._end(new.change.end)
         self._levels.clear()
         self._levels.update(levels_of(new.config))
@@ -122,9 +119,9 @@ class InputSet:
             self._start(entry)
 
     async def _end(self, names: Iterable[str]) -> dict[str, Switch]:
-        """End these inputs in order and forget them; those that take longer than a stop may are cancelled,
-        for the others listen no more. Returns their switches. Raises `TimeoutError` for an input that goes on
-        all the same."""
+        """End inputs, cancel slow ones, and return their switches. Raises `TimeoutError` for one that
+        continues.
+        """
         leaving = [self._entries[name] for name in names]
         for entry in leaving:
             entry.ended.set()
@@ -140,7 +137,7 @@ class InputSet:
         return {entry.input.name: entry.switch for entry in leaving}
 
     def _store_aggregates(self) -> None:
-        """Store them from now on, if there are any and that does not run already."""
+        """Start storing aggregates if needed."""
         if self._group is None or self._stopped or self._storing is not None or self._aggregates is None:
             return
         running = keep_running(self._aggregates, self._core, self._ended, self._metrics)
@@ -158,8 +155,7 @@ class InputSet:
 
 
 def aggregates_of(core: CoreIntake, config: Config, metrics: Metrics) -> RuleAggregates | None:
-    """The windows of aggregated readings; None where no rule aggregates and no window is left from before.
-    Raises `StateError`."""
+    """Return the windows of aggregates, None if neither rules nor old windows exist. Raises `StateError`."""
     directory = config.state_dir / "aggregates"
     if not any(rule.aggregate for rule in config.rule) and not directory.exists():
         return None
@@ -174,7 +170,7 @@ def aggregates_of(core: CoreIntake, config: Config, metrics: Metrics) -> RuleAgg
 def with_rules(
     core: CoreIntake, config: Config, metrics: Metrics, aggregates: RuleAggregates | None
 ) -> QuickIntake:
-    """What inputs submit to: the core's intake, behind the rules if there are any."""
+    """Return the intake for inputs, with rules if any."""
     if aggregates is not None:
         aggregates.use(config.rule)
     elif not config.rule:
@@ -185,7 +181,7 @@ def with_rules(
 
 
 async def keep_running(input_: Input, intake: Intake, stopping: asyncio.Event, metrics: Metrics) -> None:
-    """Run an input until it ends, and again when it fails while `stopping` is not set."""
+    """Run an input with restarts until `stopping`."""
 
     async def run() -> None:
         metrics.input_up.labels(input_.name).set(1)
@@ -205,8 +201,7 @@ async def drain(
     state: StateFile,
     seconds: float,
 ) -> None:
-    """Settle what is in flight and close the run, within so many seconds. Call it once the inputs take in
-    nothing new."""
+    """Settle batches in flight and close the run within `seconds`, after inputs stopped."""
     log.info("draining", at_most_seconds=seconds)
     try:
         async with timeout(seconds):

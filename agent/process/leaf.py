@@ -1,4 +1,4 @@
-"""The agent of a leaf: its parts put together, and the order in which they begin and end."""
+"""Assembles a leaf's agent, with the order of start and end."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ log = structlog.get_logger("leaf")
 
 
 class LeafAgent:
-    """One run of a leaf's agent; `intake` is that of its inputs."""
+    """One run of a leaf's agent; inputs use `intake`."""
 
     def __init__(
         self,
@@ -171,8 +171,7 @@ class LeafAgent:
         self._subscribe(events, trimmer)
 
     def _lost(self, cls: str) -> int:
-        """How many readings of a class went since this agent started: discarded, or refused after they had
-        been acknowledged as accepted."""
+        """Return a class's lost readings since start: discarded, or refused after acceptance."""
         return self._evictions.lost[cls] + self._ledger_publisher.last(cls).readings.refused_late
 
     def _core_intake(self, ledgers: Mapping[str, ClassLedger]) -> CoreIntake:
@@ -188,13 +187,13 @@ class LeafAgent:
         return CoreIntake(self._config.domain, self._publisher, chunks, letters, self._notes)
 
     async def _reach(self, input_name: str) -> None:
-        """Wait until what is stored of a pull input has reached its level, as `Publisher.reach` says."""
+        """Wait for a pull input's level, as `Publisher.reach`."""
         positions = self._state.current.positions
         classes = [cls for cls in self._classes if input_name in positions.get(cls, ())]
         await self._publisher.reach(input_name, classes)
 
     def _subscribe(self, events: Events, trimmer: Trimmer) -> None:
-        """Who acts on what happens, in this order."""
+        """Subscribe the parts to events in order."""
         evictions, waits, controller = self._evictions, self._waits, self.link.controller
         events.on(
             BatchStored,
@@ -222,9 +221,11 @@ class LeafAgent:
         events.on(ConnectionStuck, lambda stuck: self._connection.renew(stuck.reason))
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Run until `stopping` is set, then drain: inputs end, what is in flight is settled, the run is
-        closed. Services outside the publish path are restarted when they fail; a fault in that path itself
-        ends the agent, for it could no longer account for what it acknowledged."""
+        """Run until `stopping`, then drain and close the run.
+
+        Failed services restart; a fault in the publish path ends the agent, whose accounts would be
+        unreliable.
+        """
         taking = asyncio.Event()
         self._settings.restore()
         async with asyncio.TaskGroup() as group:
@@ -264,8 +265,7 @@ class LeafAgent:
                 task.cancel()
 
     async def apply(self, new: Applied) -> None:
-        """Apply a configuration that differs only in inputs, rules and logging. Inputs that did not change
-        run on."""
+        """Apply changed inputs, rules or logging; unchanged inputs continue."""
         self._config = new.config
         if "log" in new.change.live:
             logs.set_up(new.config.log.level, new.config.log.format)
@@ -306,15 +306,14 @@ class LeafAgent:
         }
 
     def ready(self) -> tuple[bool, str]:
-        """Whether readings can be stored, and why not."""
+        """Return whether readings can be stored, and why not."""
         if self._recovery.is_connected:
             return True, "the local stream takes readings"
         why = self._health.unstarted or "the local NATS server does not answer or its stream is not ready"
         return False, why
 
     def accepts(self) -> tuple[bool, str]:
-        """Whether a reading is taken in now, and why not: as `ready`, and not while all classes are held
-        back."""
+        """Return whether readings are accepted now: as `ready`, but False when all classes are held back."""
         reasons = [self._view.held_back(name) for name in self._classes]
         if not self._recovery.is_connected or None in reasons:
             return self.ready()
@@ -324,20 +323,22 @@ class LeafAgent:
         return self.link.status.sentence
 
     def certificates(self) -> Mapping[str, bytes]:
-        """The certificates that the hub shows, by address."""
+        """Return the hub's certificates by address."""
         return self.link.cause.certificates
 
     def uplink(self) -> UplinkStatus | None:
         return self.link.uplink
 
     def stalled(self) -> float:
-        """Seconds for which readings have waited and nothing of the publish path has moved."""
+        """Return seconds of a stalled publish path."""
         return self._sender.stalled()
 
     @contextlib.asynccontextmanager
     async def _session(self, nc: QuickClient) -> AsyncIterator[None]:
-        """All that is bound to one connection: it begins once the streams are ready, and ends with the
-        connection. Raises `ServerError`, `JetStreamError`, `NatsError` or `OSError`."""
+        """Run everything bound to one connection, after the streams are ready.
+
+        Raises `ServerError`, `JetStreamError`, `NatsError` or `OSError`.
+        """
         try:
             self._health.admit(server_version(nc))
             js = JetStream(nc)

@@ -1,4 +1,4 @@
-"""The nats-server beside an agent's process: its start, and what watches it."""
+"""Starts and watches the agent's nats-server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger("agent")
 
 
 def server_watch(config: Config, server: EmbeddedServer | None, health: ServerHealth) -> ServerWatch | None:
-    """What asks the server for its state; None where no key of its system account is given."""
+    """Return the server's watch, None without system key."""
     system = identities(config).system
     if system is None:
         health.synced("whether acknowledged means synced is not known: name system_seed_file", known=False)
@@ -46,8 +46,7 @@ async def begin_server(
     stopping: asyncio.Event,
     supervisor: Notifier | None,
 ) -> EmbeddedServer | None:
-    """The embedded server, started if it can be; None where it is not ours, or the agent is to end before its
-    keys are there. Raises `RenderError`."""
+    """Start the embedded server, None if external or ending. Raises `RenderError`."""
     make = partial(asyncio.to_thread, _values, config, state)
     values = await until_made(make, stopping, partial(_missing, health, supervisor))
     health.unstarted = None

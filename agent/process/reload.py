@@ -1,5 +1,4 @@
-"""Reloads the configuration file. A file with a mistake is rejected as a whole: the agent goes on as it is.
-What changed is applied while the rest runs; only for what cannot be applied does the agent restart."""
+"""Reloads the configuration: rejects a wrong file whole, applies changes live, restarts only if needed."""
 
 from __future__ import annotations
 
@@ -23,19 +22,17 @@ from agent.leaf.commands.overrides import CommandError
 from agent.leaf.intake import CheckedInput, Input
 
 _MOST: Final = 1024 * 1024
-"""Bytes up to which a file that is named is compared by its content; a larger one is no secret of ours."""
+"""Largest named file compared by content."""
 _LIVE: Final = {"rule": "rules", "log": "logging", "leaf": "leaves", "user": "users"}
-"""The tables that a running agent applies in addition to its inputs, users at the hub only; for anything else
-it restarts."""
+"""Tables applied live beside inputs (users at the hub only)."""
 
 _INPUT: Final = "input."
 Parts = Mapping[str, bytes]
-"""A digest for each part: the tables at the top, and `input.<name>` for each input."""
+"""Digests of top tables and `input.<name>`."""
 
 
 class ConfigChange(Struct, frozen=True):
-    """What has to happen: inputs that `end`, and those that `begin`, a changed one both; the tables that are
-    taken in while the agent runs; and the parts for which it has to start again, which does all of it."""
+    """Inputs that `end` and `begin` (changed: both), live tables, and parts that need a restart."""
 
     end: tuple[str, ...] = ()
     begin: tuple[str, ...] = ()
@@ -46,7 +43,7 @@ class ConfigChange(Struct, frozen=True):
         return self != ConfigChange()
 
     def __str__(self) -> str:
-        """What happens, in words."""
+        """Describe the change."""
         if self.restart:
             return f"the agent restarts, for {', '.join(self.restart)} changed"
         if not self:
@@ -66,7 +63,7 @@ class ConfigChange(Struct, frozen=True):
 
 
 def parts(config: Config) -> Parts:
-    """The parts of a configuration. Reads the files that it names."""
+    """Return a configuration's parts, reading named files."""
     found = {
         table.encode_name: _digest(getattr(config, table.name))
         for table in fields(config)
@@ -83,8 +80,7 @@ def parts(config: Config) -> Parts:
 def change(
     before: Parts, after: Parts, reserved: frozenset[str] = frozenset(), *, hub: bool = False
 ) -> ConfigChange:
-    """What is to be done to come from one to the other, at a `hub` or a leaf. For inputs with `reserved`
-    names the agent starts again, as for the tables that it can't take in while it runs."""
+    """Return the change between parts, at a `hub` or leaf. `reserved` inputs need a restart."""
     live = _LIVE.keys() - (() if hub else {"user"})
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     inputs = {name for name in changed if name.startswith(_INPUT)}
@@ -102,7 +98,7 @@ def _digest(part: Any) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """The representation of a value of a type of ours; for a path what is in the file too."""
+    """Return a comparable form; for paths with content."""
     if isinstance(value, Seconds):
         return float(value)
     if isinstance(value, Size):
@@ -118,34 +114,33 @@ def _plain(value: object) -> object:
 
 
 _FIXED: Final = ("domain", "role", "state_dir")
-"""What a running agent cannot change: its state file would not be that of the new one."""
+"""Parts that no reload may change, since the state file depends on them."""
 
 KEPT_SECONDS: Final = 30.0
-"""How long a socket is kept for an input that does not come; clients wait at it for as long."""
+"""Time that a socket stays for an absent input."""
 
 log = structlog.get_logger("reload")
 
 
 class ReloadError(Exception):
-    """The file can't be taken; the agent goes on as it is."""
+    """The file is refused; the agent continues unchanged."""
 
 
 class Files(Protocol):
-    """Where configurations come from."""
+    """The source of configurations."""
 
     def read(self) -> Config:
-        """The configuration as the file says now. Raises `ConfigError`."""
+        """Read the configuration. Raises `ConfigError`."""
 
     def make(self, config: Config, names: Sequence[str]) -> Sequence[CheckedInput]:
-        """The inputs with these names."""
+        """Make named inputs."""
 
     def problems(self, config: Config, inputs: Sequence[CheckedInput], *, restart: bool) -> list[str]:
-        """What prevents these inputs on this machine, and the agent if it restarts."""
+        """Return obstacles of inputs, and of the agent for a restart."""
 
 
 class Applied(Struct, frozen=True):
-    """A configuration that is to hold from now on, what changes with it, the inputs that begin, and the parts
-    `before` and `after` it."""
+    """A planned configuration with its change and parts."""
 
     config: Config
     change: ConfigChange
@@ -155,7 +150,7 @@ class Applied(Struct, frozen=True):
 
 
 class Reloader:
-    """Compares the file with the configuration that runs, and applies what changed or restarts the agent."""
+    """Compares the file with the running configuration, and applies or restarts."""
 
     def __init__(self, running: Config, files: Files) -> None:
         self._files = files
@@ -163,7 +158,7 @@ class Reloader:
         self._wanted: asyncio.Queue[Applied | None] = asyncio.Queue()
 
     def plan(self) -> Applied:
-        """What the file as it is now would change. Blocks. Raises `ReloadError` with every problem."""
+        """Return the file's change. Blocks. Raises `ReloadError` with every problem."""
         try:
             return self._plan()
         except ReloadError:
@@ -196,7 +191,7 @@ class Reloader:
         return Applied(config, todo, inputs, before, new)
 
     def wanted(self, planned: Applied | None = None) -> None:
-        """Bring in soon what the file says, or a plan, unless another reload comes first."""
+        """Request a reload, or a plan's."""
         self._wanted.put_nowait(planned)
 
     async def run(
@@ -206,8 +201,7 @@ class Reloader:
         supervisor: Notifier | None = None,
         ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Bring in what is wanted, one after the other, until cancelled. An agent that is `ending` takes
-        nothing in: it would begin to listen again, and start again instead of ending."""
+        """Apply requests in turn until cancelled; an `ending` agent applies none."""
         while True:
             planned = await self._wanted.get()
             if ending():
@@ -227,8 +221,7 @@ class Reloader:
         apply: Callable[[Applied], Awaitable[None]],
         ending: Callable[[], bool],
     ) -> bool:
-        """Bring a plan in, or what the file says where there is none; whether the agent has to start again
-        for it."""
+        """Apply a plan or the file; returns whether a restart is needed."""
         if planned is not None and planned.before is not self._parts:
             # Its inputs may run already: begun once more, they would store everything twice.
             planned = None
@@ -263,20 +256,21 @@ class Reloader:
 
 
 def _served(config: Config) -> frozenset[str]:
-    """The inputs that the local server's configuration speaks of."""
+    """Return inputs that the server's configuration names."""
     return frozenset(input_.name for input_ in config.input if input_.subscribe_subjects)
 
 
 def _listened(config: Config, names: Collection[str] | None = None) -> set[str]:
-    """Where the agent listens with this configuration: all of it, or inputs with these names."""
+    """Return listen addresses of all or these inputs."""
     texts = [input_.listens for input_ in config.input if names is None or input_.name in names]
     texts += [config.admin.listen] if names is None else []
     return {text if "://" in text else tcp(*listen_address(text)) for text in texts if text is not None}
 
 
 def by_command(reloader: Reloader) -> Callable[[], Reply]:
-    """A reload as a command asks for it: it is planned, which blocks, and carried out once the answer is
-    stored. The returned function raises `CommandError` with what is wrong in the file."""
+    """Return a reload for commands: planned now (blocks), applied after the answer. It
+    raises `CommandError`.
+    """
 
     def reload() -> Reply:
         try:

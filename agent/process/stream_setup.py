@@ -1,4 +1,4 @@
-"""What a connection of a leaf's agent makes ready before anything is stored by it: the local streams."""
+"""Prepares a leaf's streams at each connection."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from agent.leaf.state_file import StateFile
 
 
 class ReadyStreams(Struct, frozen=True):
-    """The streams of all classes, as a connection found or made them."""
+    """The streams of all classes."""
 
     infos: dict[str, StreamInfo]
     """By class."""
     stored: dict[tuple[str, str], int]
-    """Which batches in flight they hold already: sequences by subject and id."""
+    """Batches in flight already stored: sequences by subject and id."""
 
     @property
     def last(self) -> dict[str, int]:
-        """The last sequence of each class."""
+        """Return each class's last sequence."""
         return {cls: info.last for cls, info in self.infos.items()}
 
 
 @dataclass(slots=True)
 class StreamSetup:
-    """Makes the streams ready, at each connection of a run."""
+    """Prepares streams for each connection."""
 
     link: LeafLink
     state: StateFile
@@ -45,11 +45,11 @@ class StreamSetup:
     ledgers: LedgerPublisher
     waits: HubAckWaiters
     users: str = field(default="", init=False)
-    """The digest of the users whose consumers are there."""
+    """Digest of users whose consumers exist."""
     _completed: bool = field(default=False, init=False)
 
     async def prepare(self, config: Config, js: JetStream, recovery: StreamRecovery) -> ReadyStreams:
-        """Make the streams ready. Raises `JetStreamError`, `NatsError` or `OSError`."""
+        """Prepare the streams. Raises `JetStreamError`, `NatsError` or `OSError`."""
         ready = ReadyStreams({}, {})
         mqtt = config.nats.mqtt.on
         for stream in stream_configs.mqtt_streams() if mqtt else ():

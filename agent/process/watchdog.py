@@ -1,9 +1,8 @@
-"""Reports to the supervisor: ready, a sentence on the agent's state, and watchdog pings.
+"""Reports readiness, state and watchdog pings to the supervisor.
 
-Pings are more than a timer. They stop while the event loop is blocked, while readings wait in the publish
-path and nothing of it moves, or while a running embedded server has stopped answering: a restart of the agent
-helps then. Where it would not (an external server, a full disk, an unreachable hub) pings go on, and the
-sentence says what is wrong."""
+Pings stop while the event loop blocks, the publish path stalls, or a running embedded server is silent,
+because a restart helps. For other faults (external server, full disk, hub) pings continue with a sentence.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +18,18 @@ from agent.server.health import ServerHealth
 from agent.server.process import EmbeddedServer
 
 READY_SECONDS: Final = 10.0
-"""The agent reports ready after this time even if nothing can be stored yet: it waits for its server, and the
-supervisor must not end it for that."""
+"""Reports ready after this time, so the supervisor does not end a waiting agent."""
 STALLED_SECONDS: Final = 120.0
-"""How long batches may wait for an answer that does not come. Above `agent.leaf.publish.sender.RETRY_WITHIN`,
-after which the path helps itself by a new connection."""
+"""Wait for answers, above `agent.leaf.publish.sender.RETRY_WITHIN`, which reconnects first."""
 SILENT_SECONDS: Final = 60.0
-"""How long an embedded server that runs may leave its watch unanswered."""
+"""Longest silence of a running embedded server."""
 _LOOK_SECONDS: Final = 1.0
 
 log = structlog.get_logger("agent")
 
 
 def ailment(stalled: float, silent: float) -> str | None:
-    """Why the agent can't be called alive, None if it can: for so many seconds something has waited in the
-    publish path and nothing of it moved, or the embedded server runs and has not answered. Pure."""
+    """Return why the agent is not alive, or None, by stalled and silent seconds. Pure."""
     if stalled > STALLED_SECONDS:
         return f"readings wait and nothing of the publish path has moved for {stalled:.0f} s"
     if silent > SILENT_SECONDS:
@@ -42,15 +38,14 @@ def ailment(stalled: float, silent: float) -> str | None:
 
 
 class ServerSilence:
-    """For how long an embedded server that runs has not answered its watch, which reports to `health`."""
+    """Measures a running server's silence by its watch's reports to `health`."""
 
     def __init__(self, server: EmbeddedServer, health: ServerHealth) -> None:
         self._server, self._health = server, health
         self._since, self._answers = 0.0, -1
 
     def seconds(self) -> float:
-        """Seconds without an answer; 0 if no server runs or it is being started, which has a bound of its
-        own. Poll it every few seconds."""
+        """Return seconds without answer; 0 if not running or starting. Poll every few seconds."""
         now = loop_time()
         in_hand = self._server.pid is None or self._server.is_starting
         if in_hand or self._health.answers != self._answers:
@@ -59,21 +54,20 @@ class ServerSilence:
 
 
 class Worker(Protocol):
-    """The role of the process, as it is reported."""
+    """The reported role."""
 
     def ready(self) -> tuple[bool, str]:
-        """Whether it does its work, and why not."""
+        """Return whether it works, and why not."""
 
     def sentence(self) -> str:
-        """Its state in one sentence."""
+        """Return its state in one sentence."""
 
     def stalled(self) -> float:
-        """Seconds for which something has waited in the publish path and nothing of it moved."""
+        """Return seconds of a stalled publish path."""
 
 
 class Vitals:
-    """Reports a `worker` to `notifier`; `silent` returns for how many seconds the embedded server has not
-    answered."""
+    """Reports `worker` to `notifier`; `silent` returns the server's silence in seconds."""
 
     def __init__(self, notifier: Notifier, worker: Worker, silent: Callable[[], float]) -> None:
         self._notifier, self._worker, self._silent = notifier, worker, silent
@@ -107,7 +101,7 @@ class Vitals:
             self._said = words
 
     def _feed(self, now: float) -> None:
-        """Ping the watchdog, four times within its period."""
+        """Ping the watchdog four times per period."""
         if self._notifier.watchdog is not None and now - self._fed >= self._notifier.watchdog / 4:
             self._notifier.alive()
             self._fed = now

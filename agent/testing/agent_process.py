@@ -1,5 +1,4 @@
-"""`petiole run` as a process of its own, with an embedded server; and waits for a condition, with a bound
-that a busy machine keeps."""
+"""Runs `petiole run` with an embedded server, and waits for conditions within generous bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ PETIOLE: Final = str(Path(sys.executable).parent / "petiole")
 WAIT_SECONDS: Final = 90.0
 _ANY: Final = "the condition holds"
 _POLL_SECONDS: Final = (0.01, 0.05)
-"""Between two checks: at first, and once a wait is long. A check is often dearer than what it waits for."""
+"""Between checks: at first, and in long waits."""
 _LOG_END: Final = 4000
 _RELOADED: Final = b"configuration reloaded"
 _REJECTED: Final = b"configuration rejected"
@@ -37,7 +36,7 @@ _STARTED: Final = b'"event": "started"'
 async def until(
     holds: Callable[[], bool | Awaitable[bool]], condition: str = _ANY, seconds: float = WAIT_SECONDS
 ) -> None:
-    """Return when a plain or async check holds. Fails the test with the `condition` after `seconds`."""
+    """Wait for a plain or async check; fails the test after `seconds`."""
     pause = _pauses(condition, seconds)
     while True:
         held = holds()
@@ -47,7 +46,7 @@ async def until(
 
 
 def wait_for(holds: Callable[[], bool], condition: str = _ANY, seconds: float = WAIT_SECONDS) -> None:
-    """Return when a check holds. Fails the test with the `condition` after `seconds`."""
+    """Wait for a check; fails the test after `seconds`."""
     pause = _pauses(condition, seconds)
     while not holds():
         time.sleep(next(pause))
@@ -61,7 +60,7 @@ def _pauses(condition: str, seconds: float) -> Iterator[float]:
 
 
 class AgentProcess:
-    """One agent's configuration, and the process that runs it."""
+    """An agent's configuration and process."""
 
     def __init__(self, member: Member, toml: str) -> None:
         self.member = member
@@ -69,11 +68,11 @@ class AgentProcess:
         member.config.write_text(toml)
         self.process: subprocess.Popen[str] | None = None
         self.under: tuple[str, ...] = ()
-        """The command that its processes are run under."""
+        """Command prefix of its processes."""
 
     @property
     def log(self) -> Path:
-        """What all its runs have said."""
+        """The log of all runs."""
         return self.member.directory / "agent.log"
 
     def petiole(self, *command: str, seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
@@ -81,14 +80,14 @@ class AgentProcess:
         return subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=False)
 
     def launch(self) -> None:
-        """Run it, without a look at what becomes of it."""
+        """Run it without waiting."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.under, PETIOLE, "run", "-c", str(self.member.config)], stderr=log, text=True
             )
 
     def start(self) -> None:
-        """Run it, and return once it is ready. Fails the test with the log of an agent that ends instead."""
+        """Run it until ready; fails the test with the log if it ends."""
         self.launch()
         wait_for(lambda: self._has_ended() or self.is_ready(), "the agent is ready")
         assert not self._has_ended(), f"the agent has ended: {self._said()}"
@@ -99,7 +98,7 @@ class AgentProcess:
         return self.process.wait(WAIT_SECONDS)
 
     def reload(self, toml: str) -> None:
-        """Write another configuration; return once the agent has taken it in and is ready again."""
+        """Write a configuration; returns once applied and ready."""
         assert self.process is not None
         begin = self.log.stat().st_size
         self.member.config.write_text(toml)
@@ -115,7 +114,7 @@ class AgentProcess:
         wait_for(self.is_ready, "the agent is ready")
 
     def is_ready(self) -> bool:
-        """Whether it has begun to work; so has a leaf whose classes are all full."""
+        """Tell whether it works, even with full classes."""
         try:
             with urllib.request.urlopen(self.member.admin_url + "/readyz", timeout=WAIT_SECONDS):
                 return True
@@ -141,7 +140,7 @@ class AgentProcess:
         return found
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of all samples of a metric that have these labels."""
+        """Return the sum of matching samples."""
         # Its lines alone: tests ask many times, and all of them take a hundred times as long to parse.
         lines = [line for line in self._read("/metrics").decode().splitlines(True) if line.startswith(name)]
         return sum(
@@ -169,8 +168,7 @@ class AgentProcess:
         return self.log.read_text()[-_LOG_END:] if self.log.exists() else ""
 
     def close(self) -> None:
-        """End the agent and its server; the end of its log is printed, for pytest shows it of a test that
-        fails."""
+        """End agent and server, and print the log's end for pytest."""
         print(f"-- {self.log}", self._said(), sep="\n")
         if self.process is not None and self.process.poll() is None:
             self.process.kill()

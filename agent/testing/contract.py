@@ -1,13 +1,13 @@
-"""What holds for every input, tried with `petiole run` in a process of its own and a real nats-server.
+"""Provides the contract suite of inputs, run with `petiole run` and a real nats-server.
 
-A test of a package derives the suite, and pytest runs it:
+A package's test derives it:
 
     class TestContract(InputContract):
         @pytest.fixture
         def case(self) -> InputCase:
             return InputCase("records", …)
 
-Several inputs that share one agent, each with a class of its own, are a fixture `cases` instead.
+A fixture `cases` instead has several inputs of one agent, each with its own class.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLASS: Final = "[[class]]\n"
 _HEADER: Final = "[[input]]\n"
 _EARLY: Final = 'ack = "accepted"\n'
 _ROUND: Final = 110
-"""Readings that are under way when something happens."""
+"""Readings in flight during an event."""
 _FILLING: Final = 150
 _NOISES: Final = 6
 _WHOLE: Final = 64 * 2**20
@@ -46,7 +46,7 @@ _RELOAD: Final = signal.SIGHUP
 
 
 def leaf_of(directory: Path, *cases: InputCase) -> AgentProcess:
-    """A leaf with these inputs, whose hub does not run."""
+    """Return a leaf with these inputs, without hub."""
     member = plan.member(directory, "edge-1")
     return AgentProcess(member, _toml(member, cases))
 
@@ -57,7 +57,7 @@ def _toml(
     stream_bytes: int = _WHOLE,
     early: Sequence[InputCase] = (),
 ) -> str:
-    """The configuration of a leaf whose `early` inputs acknowledge before they store."""
+    """Return a leaf's configuration; `early` inputs acknowledge before storing."""
     head = plan.leaf_toml(member, free_port()).partition(_CLASS)[0]
     classes = _classes(cases)
     streams = [f'{_CLASS}name = "{cls}"\nmax_bytes = {stream_bytes}\n' for cls in classes.values()]
@@ -69,7 +69,7 @@ def _toml(
 
 
 def _classes(cases: Sequence[InputCase]) -> dict[str, str]:
-    """The class of each input: several have their own, so that it is known which of them stored what."""
+    """Return the class per input, distinct for several."""
     if len(cases) == 1:
         return {cases[0].name: DEFAULT_CLASS}
     return {case.name: f"input{number}" for number, case in enumerate(cases, 1)}
@@ -81,16 +81,16 @@ def _judge_losses(inputs: Sequence[InputProbe]) -> None:
 
 
 class InputContract:
-    """The suite. A subclass has a fixture `case`; its name begins with `Test`."""
+    """The suite. A subclass named `Test…` has a fixture `case`."""
 
     @pytest.fixture
     def cases(self, request: pytest.FixtureRequest) -> Sequence[InputCase]:
-        """The inputs that share an agent."""
+        """The inputs of an agent."""
         return [request.getfixturevalue("case")]
 
     @pytest.fixture
     def leaf(self, tmp_path: Path, cases: Sequence[InputCase]) -> Iterator[AgentProcess]:
-        """A leaf with the inputs, which does not run yet."""
+        """A leaf with the inputs, not yet running."""
         find_binary()  # raises with the remedy: without a server every test would wait for it
         agent = leaf_of(tmp_path, *cases)
         with ExitStack() as beside:

@@ -1,5 +1,4 @@
-"""What the suite must know of an input: how it is configured, how readings are handed to it, and what it must
-refuse; and the judgement of what was stored. Pure but for what a case does itself."""
+"""Describes an input for the suite, and judges stored readings. Pure except for cases."""
 
 from __future__ import annotations
 
@@ -13,46 +12,46 @@ from agent.testing.agent_process import AgentProcess
 
 
 class InputCase(NamedTuple):
-    """One input, and a sender of its protocol. A `Member` is the agent that a test has just made: it has a
-    `directory`, and `http_port` is a free port for the input. What a sender hands in are readings of the
-    metric `n` whose values are numbers, by which they are counted."""
+    """One input and its sender. `Member` is the tested agent, with `directory` and a free `http_port`.
+
+    Senders submit readings of metric `n` with numeric values.
+    """
 
     name: str
     """The input's name in `toml`."""
     toml: Callable[[Member], str]
-    """The lines of its `[[input]]`, without that header."""
+    """Lines of its `[[input]]` without header."""
     offer: Callable[[AgentProcess, range], None] | None = None
-    """Hands in a reading for each number, and returns when the input answers for them, or else when they are
-    sent, whatever dies meanwhile: it repeats what the protocol repeats. None for an input that makes its
-    readings itself."""
+    """Submits a reading per number until answered, or sent, repeating as the protocol does. None if the input
+    makes its own.
+    """
     send: Callable[[AgentProcess, bytes], object] | None = None
-    """Hands in one of `bad`, without insisting."""
+    """Submits one of `bad` once."""
     bad: tuple[tuple[bytes, str], ...] = ()
-    """What the input must not take, each with the reason under which `petiole_invalid_requests_total` counts
-    it."""
+    """Invalid data with the reason in `petiole_invalid_requests_total`."""
     beside: Callable[[Member], AbstractContextManager[object]] = nullcontext
-    """What runs beside the agent, for the time of a test."""
+    """Runs beside the agent during a test."""
     adds: frozenset[str] = frozenset()
-    """The metrics of readings that come besides those that are handed in."""
+    """Metrics that the input adds."""
     fill: Callable[[AgentProcess, str], object] | None = None
-    """Hands in a reading of the metric `noise` that holds this text of 10 kB, without insisting: it fills the
-    stream. None where `offer` fills 16 KiB with 150 numbers."""
+    """Submits a `noise` reading with this 10 kB text once, to fill the stream. None if `offer` fills 16 KiB
+    with 150 numbers.
+    """
     acknowledges: bool = True
-    """Whether a sender learns what was not stored, or a source can be read again from a place on. Without
-    that a SIGKILL may lose readings: the suite then shows how many, and still takes none twice."""
+    """Whether losses are known or repeatable. If not, SIGKILL may lose readings; none is doubled."""
 
 
 class Verdict(NamedTuple):
-    """What became of the readings with the numbers up to a count."""
+    """The outcome of readings up to a count."""
 
     lost: list[int]
     doubled: list[float]
     strange: list[float]
-    """Numbers that were not handed in."""
+    """Numbers never submitted."""
 
 
 def judge(stored: Counter[float], count: int) -> Verdict:
-    """Compare the numbers that were handed in with those that are stored, each so many times."""
+    """Compare submitted with stored numbers."""
     return Verdict(
         [number for number in range(count) if number not in stored],
         [number for number, times in stored.items() if times > 1],

@@ -1,4 +1,4 @@
-"""One input of a leaf under test."""
+"""Drives one input of a leaf under test."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from agent.testing.stored_stream import numbers_in, stored_readings
 
 
 class InputProbe:
-    """Hands readings to an input, and looks at what its agent says of them and has stored."""
+    """Submits readings, and checks the agent's metrics and stream."""
 
     def __init__(self, leaf: AgentProcess, case: InputCase, cls: str) -> None:
         self.leaf = leaf
         self.case = case
         self.cls = cls
         self.sent = 0
-        """Numbers handed in so far, those of an offer that goes on included."""
+        """Numbers submitted so far, including pending offers."""
 
     def metric(self, name: str, **labels: str) -> float:
         return self.leaf.metric(name, input=self.case.name, **labels)
@@ -29,7 +29,7 @@ class InputProbe:
         return self.metric("petiole_stored_readings_total")
 
     def accepted(self) -> float:
-        """The accepted readings, without those that the input adds."""
+        """Return accepted readings without added ones."""
         rows = stored_readings(self.leaf.member, self.cls) if self.case.adds else []
         added = sum(row["metric"] in self.case.adds for row in rows)
         dead = self.metric("petiole_dead_readings_total")
@@ -54,7 +54,7 @@ class InputProbe:
         self.offering(count).join()
 
     def offering(self, count: int) -> threading.Thread:
-        """Hands numbers in while the test goes on; join it."""
+        """Submit numbers in a thread; join it."""
         offer = self.case.offer or (lambda _leaf, _numbers: None)
         thread = threading.Thread(target=offer, args=(self.leaf, range(self.sent, self.sent + count)))
         self.sent += count
@@ -62,7 +62,7 @@ class InputProbe:
         return thread
 
     def refuse(self, bad: bytes, reason: str) -> None:
-        """Hand in what the input must not take; returns once it is counted."""
+        """Submit invalid data and wait until counted."""
         assert self.case.send is not None, "a case with bad has a send"
         assert self.case.offer is not None, "a case with bad has an offer"
         invalid = partial(self.metric, "petiole_invalid_requests_total", reason=reason)
@@ -71,7 +71,7 @@ class InputProbe:
         self.wait(lambda: invalid() > before, f"it is counted as {reason}")
 
     def has_each_once(self) -> None:
-        """An agent that was not killed has all that was handed in."""
+        """Check that everything is stored once."""
         if self.case.offer is None:
             rows = stored_readings(self.leaf.member, self.cls)
             seen = Counter((row["ts"], row["metric"], str(row.get("tags"))) for row in rows)
@@ -83,8 +83,7 @@ class InputProbe:
         assert judge(self.numbers(), self.sent) == Verdict([], [], []), self.case.name
 
     def losses(self) -> str:
-        """The same after an agent was ended while it was busy: what a protocol that does not acknowledge may
-        have lost by that, in words."""
+        """Return the losses after an abrupt end, in words."""
         if self.case.acknowledges or self.case.offer is None:
             self.has_each_once()
             return ""

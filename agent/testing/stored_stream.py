@@ -1,4 +1,4 @@
-"""What the stream of a leaf holds, read with the agent's own key while the agent runs."""
+"""Reads a leaf's stream with the agent's key while it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_LINES_BYTES: Final = 2**26
 
 
 class StoredStream:
-    """The stream of a class, seen with a connection of the test's own."""
+    """A class's stream over an own connection."""
 
     def __init__(self, domain: str, nc: Client, cls: str = DEFAULT_CLASS) -> None:
         self.nc = nc
@@ -30,7 +30,7 @@ class StoredStream:
         self.stream = leaf_stream(domain, cls)
 
     async def messages(self) -> list[RawMessage]:
-        """All messages, in order."""
+        """Return all messages in order."""
         info = await self.js.stream_info(self.stream)
         found: list[RawMessage] = []
         for begin in range(info.first, info.last + 1, 100):
@@ -40,14 +40,14 @@ class StoredStream:
         return found
 
     async def rows(self, cls: str) -> list[list[dict[str, Any]]]:
-        """The readings of all batches of a class, whose stream this is of, in order."""
+        """Return the readings of all batches in order."""
         prefix = batch_subject(self.domain, cls, "")
         return [rows_of(message) for message in await self.messages() if message.subject.startswith(prefix)]
 
 
 @asynccontextmanager
 async def connected(member: Member) -> AsyncIterator[Client]:
-    """A connection to the server of a leaf that runs, as its agent."""
+    """Connect to a running leaf's server as its agent."""
     client = await nats.connect(
         member.nats_url,
         nkeys_seed=str(member.state / "keys" / "agent.nk"),
@@ -60,7 +60,7 @@ async def connected(member: Member) -> AsyncIterator[Client]:
 
 
 def widen_stream(member: Member, max_bytes: int, cls: str = DEFAULT_CLASS) -> None:
-    """Give the stream of a class more room while the agent runs, as the hub's confirmations do."""
+    """Enlarge a class's stream, as the hub's confirmations do."""
 
     async def widen() -> None:
         async with connected(member) as client:
@@ -72,7 +72,7 @@ def widen_stream(member: Member, max_bytes: int, cls: str = DEFAULT_CLASS) -> No
 
 
 def stored_readings(member: Member, cls: str = DEFAULT_CLASS) -> list[dict[str, Any]]:
-    """All readings that the stream of a class holds, in order."""
+    """Return all readings of a class in order."""
 
     async def read() -> list[dict[str, Any]]:
         async with connected(member) as client:
@@ -83,14 +83,13 @@ def stored_readings(member: Member, cls: str = DEFAULT_CLASS) -> list[dict[str, 
 
 
 def numbers_in(member: Member, cls: str = DEFAULT_CLASS) -> Counter[float]:
-    """How often each number that was handed in is stored; where an input has nothing but text, as text that
-    begins with a digit."""
+    """Count stored numbers; text-only inputs have digits at the start."""
     values = [str(row["value"]) for row in stored_readings(member, cls) if row["metric"] == "n"]
     return Counter(float(text) for text in values if text[:1].isdigit())
 
 
 def lines_of(message: RawMessage) -> list[bytes]:
-    """The lines of a batch or of dead letters, unpacked."""
+    """Return the unpacked lines of a batch."""
     data = message.data
     if H_ENCODING in message.headers:
         data = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_LINES_BYTES)

@@ -1,1 +1,1 @@
-"""HTTP/1.1 of a listener, whatever it serves: who may ask, the request, and the answer."""
+"""Serves HTTP/1.1: access, requests and answers."""

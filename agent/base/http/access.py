@@ -1,6 +1,6 @@
-"""Access to an HTTP listener: its token and certificate, both from files and never logged, and the `Host`
-names it answers. A page in a local browser must not reach it under a name that resolves here (DNS
-rebinding)."""
+"""Checks token, certificate and `Host` of an HTTP listener, which stops DNS rebinding by local browsers'
+pages.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _MOST: Final = 1024
 
 
 class AccessError(ConditionError, ValueError):
-    """A file cannot be used; the text says which, why, and what to do."""
+    """A file is unusable; the text names it, the reason and the remedy."""
 
 
 def read_token(path: Path) -> bytes:
-    """The token in a file that only its owner may read. Raises `AccessError`."""
+    """Read a token from an owner-only file. Raises `AccessError`."""
     try:
         with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -48,7 +48,7 @@ def read_token(path: Path) -> bytes:
 
 
 def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
-    """What a listener needs to speak TLS 1.2 or newer. Raises `AccessError`."""
+    """Return a server context for TLS 1.2 or newer. Raises `AccessError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for path in (cert, key):
@@ -70,8 +70,9 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
 
 
 def shows(header: str | None, token: bytes) -> bool:
-    """Whether an `Authorization` header shows the token: as `Bearer`, or as InfluxDB's clients do, as `Token`
-    or the password of `Basic` for any user."""
+    """Tell whether an `Authorization` header has the token: `Bearer`, or InfluxDB's `Token` or `Basic`
+    password.
+    """
     scheme, _, shown = (header or "").strip().partition(" ")
     data = shown.strip().encode(errors="replace")
     if scheme.lower() == "basic":
@@ -85,21 +86,22 @@ def shows(header: str | None, token: bytes) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach a listener on this host."""
+    """Tell whether only local programs reach this host."""
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
 class Hosts:
-    """The names of a server that listens on `listen`: that address, the loopback's, and `more`. A server that
-    listens everywhere answers to any address, for rebinding needs a name."""
+    """Names of a server on `listen`: that address, loopback, and `more`. Any address, if it listens
+    everywhere.
+    """
 
     def __init__(self, listen: str, more: Iterable[str] = ()) -> None:
         self._names = _LOOPBACK | {name.lower() for name in (listen, *more) if name not in _EVERYWHERE}
         self._any_address = listen in _EVERYWHERE
 
     def admit(self, header: str | None) -> bool:
-        """Whether a `Host` header names this server; its port does not matter."""
+        """Tell whether a `Host` header names this server, ignoring the port."""
         name = _host(header or "")
         return name in self._names or (self._any_address and _address(name) is not None)
 

@@ -1,7 +1,6 @@
-"""Takes HTTP/1.1 apart by llhttp: the head of a request, and bodies that come in chunks. No I/O.
+"""Parses HTTP/1.1 heads and chunked bodies by llhttp, strictly. No I/O.
 
-llhttp is strict: no bare newline, no folded header, no second length. What a proxy in front could read
-differently is refused.
+Ambiguous input, which a proxy might read differently, is refused.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from msgspec import Struct
 from agent.base.wait import SPAN
 
 END: Final = b"\r\n\r\n"
-"""Ends a head."""
+"""End of a head."""
 _LINE: Final = 8 * 1024
-"""Bytes of a header, its name and value, and of the line of a request."""
+"""Bytes of a header or request line."""
 _HEADERS: Final = 64
 _HEAD: Final = 64 * 1024
 """Bytes of a head."""
@@ -28,41 +27,41 @@ _SINGLE: Final = frozenset({"content-length", "content-type", "host", "transfer-
 
 
 class NotHttpError(ValueError):
-    """These bytes are no request; the text says why, and may quote them."""
+    """Invalid request bytes; the text has the reason and may quote them."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the request is not HTTP: {' '.join(reason.split()):.200}")
 
 
 class HttpRequest(Struct, frozen=True):
-    """A request but for its body."""
+    """A request without body."""
 
     method: str
     target: str
-    """Path and query as they came."""
+    """Path and query as received."""
     path: str
-    """With its escapes resolved."""
+    """Unescaped."""
     headers: Mapping[str, str]
-    """By names in lower case; of several of a name the first."""
+    """By lower-case name; the first of repeats."""
     repeated: frozenset[str]
-    """The names that came more than once."""
+    """Repeated names."""
     length: int | None
-    """Bytes of the body; None without `Content-Length`."""
+    """Body bytes; None without `Content-Length`."""
     chunked: bool
-    """Whether the body comes in chunks."""
+    """Whether the body is chunked."""
     keeps: bool
-    """Whether the connection goes on after the answer."""
+    """Whether the connection continues."""
     version: str
     """`1.1` or `1.0`."""
 
     def query(self) -> dict[str, str]:
-        """The values in the query by name; of several of a name the first."""
+        """Return query values by name; the first of repeats."""
         pairs = parse_qsl(self.target.partition("?")[2], keep_blank_values=True)
         return dict(reversed(pairs))
 
 
 class HeadReader:
-    """The head of one request, as it comes. `raw` is what came of it."""
+    """Reads one head; `raw` has its bytes."""
 
     def __init__(self) -> None:
         self.raw = bytearray()
@@ -73,7 +72,7 @@ class HeadReader:
         self._keeps = False
 
     def on_url(self, url: bytes) -> None:
-        """Called by the parser, as the methods below."""
+        """Parser callback, as the methods below."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -84,8 +83,7 @@ class HeadReader:
         self._keeps = self._parser.should_keep_alive()
 
     def feed(self, data: bytes) -> int | None:
-        """Take in more; returns how many of these bytes end the head, None while it goes on. Raises
-        `NotHttpError`."""
+        """Read on; returns how many bytes end the head, or None. Raises `NotHttpError`."""
         before = len(self.raw)
         self.raw += data
         end = self.raw.find(END, max(0, before - len(END) + 1))
@@ -115,7 +113,7 @@ class HeadReader:
             raise NotHttpError(f"a line above {_LINE} bytes, or all above {_HEAD}")
 
     def request(self) -> HttpRequest:
-        """The request of a whole head. Raises `NotHttpError`."""
+        """Return the request. Raises `NotHttpError`."""
         headers: dict[str, str] = {}
         repeated = set()
         for name, value in self._headers:
@@ -156,7 +154,7 @@ def _is_chunked(headers: Mapping[str, str], version: str) -> bool:
 
 
 def _split_target(url: bytes) -> tuple[str, str]:
-    """The path with its escapes resolved, and path and query as they came."""
+    """Return the unescaped path, and the target as received."""
     target = url.decode("ascii", errors="replace").partition("#")[0]
     if not target.startswith("/"):
         try:
@@ -170,15 +168,15 @@ def _split_target(url: bytes) -> tuple[str, str]:
 
 
 _CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
-"""A head of our own: the sender's may name an upgrade, after which llhttp reads no body."""
+"""A fixed head for bodies; after an upgrade in the sender's, llhttp reads none."""
 _FRAMING: Final = 16 * 1024
-"""Bytes in a row that are no body: extensions of a chunk, and trailers, which are ignored."""
+"""Consecutive bytes outside the body: chunk extensions and ignored trailers."""
 _PIECE: Final = 16 * 1024
-"""Bytes that the parser gets at a time."""
+"""Bytes per parser call."""
 
 
 class ChunkedBody:
-    """One body: `data` is what came of it, unframed."""
+    """One body; `data` is unframed."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -189,17 +187,17 @@ class ChunkedBody:
         self._parser.feed_data(_CHUNKED_HEAD)
 
     def on_body(self, part: bytes) -> None:
-        """Called by the parser, as the method below."""
+        """Parser callback, as below."""
         self.data += part
 
     def on_message_complete(self) -> None:
         self.whole = True
 
     def feed(self, data: bytes) -> int:
-        """Take in more, for a few milliseconds; returns how many of these bytes were taken. Once `whole` the
-        others are not the body's. Raises `NotHttpError`.
+        """Read on for a few milliseconds; returns consumed bytes. Stops when `whole`. Raises `NotHttpError`.
 
-        The parser does not say where a body ends, so it gets what may be the end and nothing behind it."""
+        The parser does not report the body's end, so it never gets bytes beyond a possible end.
+        """
         begin, due = 0, time.perf_counter() + SPAN
         while begin < len(data) and not self.whole and time.perf_counter() < due:
             end = self._possible_end(data, begin)
@@ -208,7 +206,7 @@ class ChunkedBody:
         return begin
 
     def _possible_end(self, data: bytes, begin: int) -> int:
-        """Behind the next empty line, which may have begun in the bytes before."""
+        """Return the offset after the next empty line, which may have begun earlier."""
         overlap = self._tail + data[begin : begin + len(END) - 1]
         if (found := overlap.find(END)) >= 0:
             return begin + found + len(END) - len(self._tail)

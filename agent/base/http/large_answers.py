@@ -1,7 +1,6 @@
-"""Large answers of an HTTP listener: made a piece at a time, shared by simultaneous requests, sent in blocks.
+"""Builds large answers in pieces, shares them between requests, and sends blocks.
 
-They are made in the event loop and not in a thread: on a busy machine a thread waits for a processor while it
-holds Python's lock, and the loop stands still meanwhile.
+This runs in the event loop; a thread would hold Python's lock while it waits for a busy CPU.
 """
 
 from __future__ import annotations
@@ -14,18 +13,17 @@ from typing import Final, Generic, TypeVar
 from agent.base.wait import Pacer
 
 _BLOCK: Final = 65_536
-"""Bytes that are sent at a time."""
+"""Bytes per block."""
 _CHEAP: Final = 0.05
-"""An answer that takes fewer CPU seconds is made for each request."""
+"""CPU seconds below which an answer is not shared."""
 _TIMES: Final = 4
-"""An answer is kept this many times as long as it took to make, so requests take a fifth of the loop at
-most."""
+"""Keeps an answer this many times its build time, so requests take at most a fifth of the loop."""
 
 T = TypeVar("T")
 
 
 async def blocks_of(pieces: Iterable[bytes]) -> list[bytes]:
-    """The pieces of a generator that makes them, joined to blocks; the loop runs meanwhile."""
+    """Join pieces to blocks, yielding to the loop."""
     blocks: list[bytes] = []
     held, size, pacer = list[bytes](), 0, Pacer()
     for piece in pieces:
@@ -39,7 +37,7 @@ async def blocks_of(pieces: Iterable[bytes]) -> list[bytes]:
 
 
 class Shared(Generic[T]):
-    """What `make` returns, shared while it is being made and, if that takes long, for some time after."""
+    """Shares the result of `make` during its build, and afterwards if it was slow."""
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
         self._make = make
@@ -47,7 +45,7 @@ class Shared(Generic[T]):
         self._kept: tuple[T] | None = None
 
     async def get(self) -> T:
-        """The answer that is kept, or a new one. Raises what `make` raises; an error is not kept."""
+        """Return a kept or new result. Errors of `make` are raised and not kept."""
         async with self._making:
             if self._kept is not None:
                 return self._kept[0]

@@ -1,4 +1,4 @@
-"""An answer as the bytes that are sent. No I/O."""
+"""Encodes HTTP answers. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent.base.http.framing import HttpRequest
 
 
 class Response:
-    """An answer as the bytes that are sent."""
+    """An encoded answer."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Response:
     ) -> None:
         self.status = status
         self.blocks = blocks
-        """What follows the body, sent as fast as its reader takes it; several answers may share it."""
+        """Blocks after the body, sent at the reader's pace and possibly shared."""
         fields = {"Server": "petiole", **(headers or {})}
         if content_type is not None:
             length = len(body) + sum(map(len, blocks))
@@ -31,23 +31,22 @@ class Response:
         self._head = "\r\n".join(lines).encode()
         self._body = body
         self.kept = self._head + b"\r\n\r\n" + body
-        """For a connection of HTTP/1.1 that goes on after it."""
+        """For a continuing HTTP/1.1 connection."""
 
     def also(self, headers: Mapping[str, str]) -> Response:
-        """The same answer with more headers."""
+        """Return a copy with more headers."""
         more = copy(self)
         more._head += "".join(f"\r\n{name}: {value}" for name, value in headers.items()).encode()
         more.kept = more._head + b"\r\n\r\n" + more._body
         return more
 
     def encode(self, connection: str, *, bodiless: bool = False) -> bytes:
-        """The answer with a header `Connection`; `bodiless` to a request HEAD."""
+        """Return the bytes with a `Connection` header; `bodiless` for HEAD."""
         body = b"" if bodiless else self._body
         return b"%b\r\nConnection: %b\r\n\r\n%b" % (self._head, connection.encode(), body)
 
     def to(self, request: HttpRequest | None, *, ends: bool) -> bytes:
-        """The answer to a request, None where its head could not be read; `ends`: the connection ends after
-        it."""
+        """Return the answer to a request (None: unreadable); `ends` closes the connection."""
         if not ends and request is not None and request.version == "1.1" and request.method != "HEAD":
             return self.kept
         bodiless = request is not None and request.method == "HEAD"

@@ -1,5 +1,4 @@
-"""A listener for questions that are asked now and then. A connection carries one request and its answer. The
-number of connections and the time of each are bounded, however slowly a client writes or reads."""
+"""Serves rare HTTP questions, one per connection, with bounded connections and times."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from agent.base.wait import timeout, unless
 
 TEXT: Final = "text/plain; charset=utf-8"
 _CLOSING: Final = 1.0
-"""Seconds that a client has to close its side, and an answer under way once the server closes."""
+"""Seconds for a client's close, and for pending answers at the end."""
 _READ: Final = 64 * 1024
 _BUSY: Final = Response(503, content_type=TEXT).encode("close")
 
@@ -27,8 +26,10 @@ log = structlog.get_logger("http")
 
 
 class QuestionServer:
-    """Answers each request by `answer`, whatever its method; a body is not read. Above `limit` connections
-    the answer is 503; each ends after `seconds`, which also bound a TLS handshake."""
+    """Answers every method by `answer` without reading bodies; 503 above `limit` connections.
+
+    Connections, and TLS handshakes, end after `seconds`.
+    """
 
     def __init__(
         self,
@@ -46,11 +47,11 @@ class QuestionServer:
         self._closing = asyncio.Event()
 
     async def open(self) -> int:
-        """Listen and return the port, never 0. Raises `OSError`."""
+        """Listen and return the real port. Raises `OSError`."""
         return await self._port.open()
 
     async def close(self) -> None:
-        """Close; what is being answered has a second left."""
+        """Close; pending answers have a second."""
         self._port.close()
         self._closing.set()
         if self._tasks:
@@ -118,7 +119,7 @@ class QuestionServer:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> HttpRequest | None:
-    """The request; None from a client that leaves before its end. Raises `NotHttpError`."""
+    """Return the request, None if the client leaves. Raises `NotHttpError`."""
     head = HeadReader()
     while data := await reader.read(_READ):
         if head.feed(data) is not None:

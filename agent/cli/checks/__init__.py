@@ -1,10 +1,7 @@
-"""`petiole check`: looks at one machine's configuration, server, link and clock. Each check gives a sentence,
-and a remedy unless all is well.
+"""Checks one machine for `petiole check`, each with a sentence and a remedy.
 
-One module judges each group of checks; it is pure and makes findings of what was seen. `handshake`,
-`local_probe`, `leafnode_probe` and `machine` do the looking, each within a bounded time. Nothing is changed:
-no file is made, no message stored or delivered, no stream or consumer touched (docs/check.md says how).
-This file has what was found: as data, as text of 80 columns, and as JSON.
+Pure modules judge observations from `handshake`, `local_probe`, `leafnode_probe` and `machine`, each within a
+bounded time and without changes (docs/check.md). Results are data, text of 80 columns, or JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +18,6 @@ from agent.contract import Exit
 
 
 class Level(StrEnum):
-    """How bad it is."""
-
     OK = "ok"
     WARNING = "warning"
     FAILURE = "failure"
@@ -34,18 +29,18 @@ class Cause(Enum):
     AGENT = auto()
     """No agent answers."""
     SERVER = auto()
-    """The machine's own server cannot be asked."""
+    """The local server can't be asked."""
     HUB = auto()
-    """The hub cannot be reached, or does not let this leaf in."""
+    """The hub is unreachable or refuses this leaf."""
     REGISTRAR = auto()
     PERMISSIONS = auto()
     DISK = auto()
     CERTIFICATE = auto()
-    """The certificate that the hub shows is not valid now."""
+    """The hub's certificate is not valid now."""
     CLOCK = auto()
     """The clock is not set."""
     USER = auto()
-    """This command may not read what the agent may."""
+    """This command may not read the agent's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +49,43 @@ class Finding:
     level: Level
     sentence: str
     remedy: str = ""
-    """What to do; empty only where all is well."""
+    """Empty if all is well."""
     exit: Exit = Exit.WELL
-    """The exit code that a failure calls for."""
+    """The failure's exit code."""
     cause: Cause | None = None
-    """What this failure causes elsewhere."""
+    """What this failure causes."""
     follows: frozenset[Cause] = frozenset()
-    """The causes that explain it: beside one of them it is left out."""
+    """Causes that explain it, so that it is omitted."""
 
     def after(self, *causes: Cause) -> Finding:
-        """The same, left out beside a failure that is one of these causes."""
+        """Return it with explaining causes."""
         return replace(self, follows=self.follows | set(causes))
 
     def causing(self, cause: Cause) -> Finding:
-        """The same, which explains others."""
+        """Return it as a cause of others."""
         return replace(self, cause=cause)
 
 
 class Group(str):
-    """A group of checks, which makes their findings."""
+    """Makes the findings of one group."""
 
     __slots__ = ()
 
     def ok(self, sentence: str) -> Finding:
-        """It is well."""
+        """Return a success."""
         return Finding(self, Level.OK, sentence)
 
     def warning(self, sentence: str, remedy: str) -> Finding:
-        """It may become a failure, or could not be checked."""
+        """Return a possible or unchecked failure."""
         return Finding(self, Level.WARNING, sentence, remedy)
 
     def failure(self, sentence: str, remedy: str, exit: Exit = Exit.FAILED) -> Finding:  # noqa: A002
-        """It does not work, or not for long."""
+        """Return a present or imminent failure."""
         return Finding(self, Level.FAILURE, sentence, remedy, exit)
 
 
 def without_consequences(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings without those that another failure explains: one cause, one finding."""
+    """Remove findings explained by another failure."""
     findings = list(findings)
     causes = {finding.cause for finding in findings if finding.level is Level.FAILURE}
     return [
@@ -99,17 +94,17 @@ def without_consequences(findings: Iterable[Finding]) -> list[Finding]:
 
 
 _GRAVITY: Final = (Exit.USAGE, Exit.LOSS, Exit.CONFLICT, Exit.UNREACHABLE, Exit.FAILED)
-"""Of several exit codes the first one here wins: it has to be put right first."""
+"""Exit codes by priority."""
 
 
 def outcome(findings: Iterable[Finding]) -> Exit:
-    """The exit code of the worst finding; warnings alone are well."""
+    """Return the exit code of the worst finding."""
     codes = {finding.exit for finding in findings if finding.level is Level.FAILURE}
     return next((code for code in _GRAVITY if code in codes), Exit.WELL)
 
 
 def findings_as_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """The findings in the order of the checks, and the exit code."""
+    """Return the findings and the exit code."""
     shown = ("group", "level", "sentence", "remedy")
     rows = [{key: getattr(finding, key) for key in shown} for finding in findings]
     return {"exit": int(outcome(findings)), "findings": rows}
@@ -121,11 +116,11 @@ _LEVEL_WIDTH: Final = 8
 _ORDER: Final = tuple(Level)
 
 Paint = Callable[[Level, str], str]
-"""Colours the word of a level."""
+"""Colours a level's word."""
 
 
 def lines(findings: Sequence[Finding], paint: Paint = lambda _, text: text) -> Iterator[str]:
-    """What is well first and failures last, next to the sum, where a terminal shows them."""
+    """Yield successes first and failures last, near the summary."""
     for finding in sorted(findings, key=lambda finding: _ORDER.index(finding.level)):
         yield from _finding_lines(finding, paint)
     yield _sum(findings)
@@ -144,8 +139,7 @@ def _finding_lines(finding: Finding, paint: Paint) -> Iterator[str]:
 
 
 def _wrapped(text: str, less: int = 0) -> list[str]:
-    """The lines of a text. Characters that would move the cursor are escaped, since a text may come from a
-    server. A subject is not broken, so that it can be copied."""
+    """Wrap text, escape control characters, and keep subjects whole for copying."""
     width = WIDTH - _GROUP_WIDTH - _LEVEL_WIDTH - less
     return textwrap.wrap(shown(text), width, break_long_words=False, break_on_hyphens=False)
 

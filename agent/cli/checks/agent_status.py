@@ -1,5 +1,4 @@
-"""Asks the running agent over its admin server, and judges its link and time to first loss. Pure but for
-`ask`."""
+"""Queries the running agent, and judges its link and time to loss."""
 
 from __future__ import annotations
 
@@ -43,12 +42,12 @@ _CAUSES: Final[Mapping[str, tuple[Cause, ...]]] = {
     LinkState.STUCK: (Cause.PERMISSIONS,),
     LinkState.AWAY: (Cause.SERVER, Cause.DISK),
 }
-"""What else that is found explains a state."""
+"""Findings that explain a state."""
 _WAIT: Final = "wait; it ends by itself"
 
 
 async def ask(config: Config) -> Mapping[str, Any] | str:
-    """What `/status` answers, with `down`, its inputs that do not run; or why there is no answer."""
+    """Return `/status` with stopped inputs in `down`, or why there is none."""
     try:
         status = await asyncio.to_thread(status_of, config)
         states = await asyncio.to_thread(input_states, config) if config.role == "leaf" else {}
@@ -58,7 +57,7 @@ async def ask(config: Config) -> Mapping[str, Any] | str:
 
 
 def judge(status: Mapping[str, Any] | str, explained: Collection[str] = ()) -> Iterator[Finding]:
-    """Judge it. Other findings have `explained` why these inputs are down."""
+    """Judge the status; `explained` inputs have other findings."""
     if isinstance(status, str):
         start = "start it (systemctl start petiole, or petiole run) and see its log"
         if "timed out" in status:
@@ -99,7 +98,7 @@ def _link(link: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _inputs(status: Mapping[str, Any], explained: Collection[str]) -> Iterator[Finding]:
-    """The inputs that do not run, or whose source fails, with the newest warning about each."""
+    """Yield stopped or failing inputs with their last warning."""
     down, warnings = status.get("down") or (), status.get("input_warnings") or {}
     for name in (name for name in down if name not in explained):
         why = f": {warnings[name]}" if name in warnings else ""
@@ -123,7 +122,7 @@ def _loss(name: str, row: Mapping[str, Any]) -> Finding:
 
 
 def _devices(devices: Mapping[str, Any]) -> Iterator[Finding]:
-    """What keeps MQTT devices out, and what they were refused."""
+    """Yield what refuses MQTT devices."""
     for problem in devices.get("problems") or ():
         yield DEVICES.failure(str(problem), "do what is said; the agent lets them in by itself then")
     for sentence in device_lines({**devices, "problems": ()}):
@@ -131,7 +130,7 @@ def _devices(devices: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:
-    """A mirror or source that is not well."""
+    """Yield faults of a mirror or source."""
     if not row.get("up", True):
         sentence = f"{row.get('kind')} {row.get('link')}: {row.get('state')}"
         finding = LINK.warning(sentence, "look the sentence up in Petiole's docs/client.md")
@@ -139,7 +138,7 @@ def _declared(row: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _fleet(fleet: Mapping[str, Any]) -> Iterator[Finding]:
-    """What the registrar says of its streams and its leaves."""
+    """Yield the registrar's faults of streams and leaves."""
     if not fleet:
         finding = HUB.failure(
             "the registrar has not reached its server yet", "see what is said of the server"

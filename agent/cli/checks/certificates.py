@@ -1,6 +1,4 @@
-"""How long certificates are valid, and whether the clock that judges them is right: set at all, synchronised,
-near the hub's; and whether the certificate of a hub's server is one that its cluster accepts. The time is
-handed in."""
+"""Judges certificate validity, the clock, and a hub server's certificate within its cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +15,17 @@ from agent.config.server_schema import Cluster
 
 GROUP: Final = Group("certificates")
 _TURNS: Final = 8
-"""More than a handshake has messages."""
+"""More than a handshake's messages."""
 
 CLOCK: Final = Group("clock")
 _EARLIEST: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-"""No machine runs this program before it was written."""
+"""Earliest possible time: this program's writing."""
 _NEAR: Final = 2.0
 _FAR: Final = 60.0
 _SERVICE: Final = "let chrony or systemd-timesyncd run (`timedatectl set-ntp true`) and reach a time server"
 
 
 def judge(name: str, certificate: Validity, now: datetime) -> Finding:
-    """Judge a certificate at this time by the machine's clock."""
     if now < certificate.begins:
         return GROUP.failure(
             f"{name} is not valid before {certificate.begins:%Y-%m-%d %H:%M} UTC, and the clock says "
@@ -44,15 +41,14 @@ def judge(name: str, certificate: Validity, now: datetime) -> Finding:
 
 
 def is_set(wall: float) -> bool:
-    """Whether a clock that says this (epoch seconds) can have been set."""
+    """Tell whether a clock with these epoch seconds can have been set."""
     return wall >= _EARLIEST
 
 
 def judge_clock(
     wall: float, synchronised: bool, ahead: tuple[float, float] | None = None
 ) -> Iterator[Finding]:
-    """Judge a clock. `ahead` is by how many seconds it is ahead of the hub's, and the error of that; None
-    if the hub was not asked."""
+    """Judge the clock. `ahead` is its lead over the hub's clock and the error, None if unknown."""
     shown = datetime.fromtimestamp(wall, UTC)
     if not is_set(wall):
         sentence = f"the clock says {shown:%Y-%m-%d %H:%M} UTC: it is not set"
@@ -79,9 +75,10 @@ def _beside_the_hub(ahead: float, exact: float) -> Finding:
 
 
 def look_at_cluster(cluster: Cluster) -> list[Finding]:
-    """Whether the certificate of a hub's server proves it to the others of its cluster, as the one that dials
-    and as the one that is dialled: a handshake with itself, in memory. Nothing where there is none, or a file
-    cannot be read, which is a finding of its own."""
+    """Check by an in-memory handshake that a hub server's certificate is valid in both directions.
+
+    Empty without cluster, or for unreadable files, which other findings report.
+    """
     try:
         contexts = _contexts(cluster)
     except (OSError, ValueError):
@@ -102,7 +99,7 @@ def look_at_cluster(cluster: Cluster) -> list[Finding]:
 
 
 def _contexts(cluster: Cluster) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
-    """Of the server that dials and of the one that is dialled."""
+    """Return the dialling and the dialled server's contexts."""
     if cluster.tls is None:
         return None
     cert, key, authority = cluster.tls
@@ -115,12 +112,12 @@ def _contexts(cluster: Cluster) -> tuple[ssl.SSLContext, ssl.SSLContext] | None:
 
 
 def _own_host(cluster: Cluster) -> str | None:
-    """Where the others dial this server, None where it listens on all addresses."""
+    """Return the host that other servers dial, None for all addresses."""
     return listen_address(cluster.listen)[0] if cluster.listen in cluster.routes else None
 
 
 def _shake_hands(dials: ssl.SSLContext, dialled: ssl.SSLContext, host: str | None) -> None:
-    """Raises `ssl.SSLError`."""
+    """Raise `ssl.SSLError` on failure."""
     dials.check_hostname = host is not None
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [

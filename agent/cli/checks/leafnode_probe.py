@@ -1,9 +1,7 @@
-"""Tries what the hub lets this leaf do, over a connection of its own in the leafnode protocol of nats-server,
-and hangs up again.
+"""Tries the hub's permissions for this leaf over an own leafnode connection.
 
-Each permission that the hub grants is tried with a traced message or a subscription to an unused subject. So
-nothing changes, and the leaf's own link is not touched. The hub's registrar knows such a connection by its
-name (`CHECK_SERVER`).
+It uses traced messages and subscriptions to unused subjects, so nothing changes. The registrar recognises the
+connection's name (`CHECK_SERVER`).
 """
 
 from __future__ import annotations
@@ -26,24 +24,24 @@ from agent.server.permissions import Permissions
 
 _TRACES: Final = 1.5
 _ANSWERS: Final = "$JSC.R.*"
-"""Where both sides may publish and subscribe; servers answer each other there, under names of their own."""
+"""Subjects for answers between servers, allowed both ways."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined(LetIn):
-    """The hub let the leaf in, and what it grants was tried."""
+    """The hub accepted the leaf; results of the trial."""
 
     refused: tuple[str, ...] = ()
-    """Its errors about subjects."""
+    """Errors by subject."""
     traces: Mapping[str, Trace] = field(default_factory=dict)
-    """Its traces, by subject."""
+    """Traces by subject."""
     asked: float = 0.0
     answered: float = 0.0
-    """Epoch seconds by this machine's clock."""
+    """Epoch seconds of this machine."""
 
 
 async def dial(url: str, seed: Path | None, needed: Permissions, route: Route = PLAIN) -> Dialled:
-    """Dial one address of the hub as `joining.dial` does, and try what it grants of what is needed."""
+    """Dial a hub address as `joining.dial`, and try the needed permissions."""
 
     async def explore(greeting: Greeted, info: Mapping[str, Any]) -> Joined:
         return await _explored(greeting, info, needed)
@@ -67,7 +65,7 @@ async def _try(
     subscribe: Collection[str],
     reply: str,
 ) -> tuple[list[str], dict[str, Trace]]:
-    """The errors, and the traces of the server that greeted."""
+    """Return errors, and traces of the greeting server."""
     reader, hub = greeting.reader, str(greeting.info.get("server_name"))
     for subject in subscribe:
         greeting.write(f"LS+ {subject}\r\n".encode())

@@ -1,4 +1,4 @@
-"""Judges what the addresses of the hub answered when they were dialled. Pure."""
+"""Judges the answers of dialled hub addresses. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _HANGS: Final = ("says nothing", "nothing answers")
 def judge(
     domain: str, classes: Sequence[str], needed: Permissions, dialled: Sequence[Dialled], *, linked: bool
 ) -> list[Finding]:
-    """Judge the hub, address by address; its permissions once, because one user has them. `linked` is whether
-    the leaf's server has a link: then an address that fails is no failure of the link."""
+    """Judge each hub address, and permissions once. With a link (`linked`) a failing address is no link
+    failure.
+    """
     findings = [finding for probe in dialled for finding in _address(domain, probe)]
     spare = linked or any(isinstance(probe.outcome, Joined) for probe in dialled)
     if spare:
@@ -34,7 +35,7 @@ def judge(
 
 
 def first_joined(dialled: Sequence[Dialled]) -> Joined | None:
-    """The outcome at the first address that let this leaf in."""
+    """Return the first address that accepted this leaf."""
     return next((probe.outcome for probe in dialled if isinstance(probe.outcome, Joined)), None)
 
 
@@ -43,7 +44,7 @@ def first_greeting(dialled: Sequence[Dialled]) -> Mapping[str, Any] | None:
 
 
 def ahead(joined: Joined) -> tuple[float, float] | None:
-    """By how many seconds this machine's clock is ahead of the hub's, and how exact that is."""
+    """Return this clock's lead over the hub's in seconds, and the error."""
     if not joined.traces:
         return None
     theirs = min(trace.time for trace in joined.traces.values())
@@ -52,13 +53,13 @@ def ahead(joined: Joined) -> tuple[float, float] | None:
 
 
 def servers_of_domain(domain: str, joined: Joined) -> list[str]:
-    """The servers to which the hub would carry a question for this domain, as far as this leaf may ask."""
+    """Return the servers that would answer for this domain."""
     trace = joined.traces.get(question(domain))
     return [] if trace is None else sorted(trace.links)
 
 
 def question(domain: str) -> str:
-    """A question for the JetStream of a domain."""
+    """Return a question to a domain's JetStream."""
     return f"{contract.api_prefix(domain)}.INFO"
 
 
@@ -106,7 +107,7 @@ def _address(domain: str, probe: Dialled) -> Iterator[Finding]:
 
 
 def _beside_a_link(finding: Finding, linked: bool) -> Finding:
-    """A failure of one address while another one serves. A hub that hangs has links for some seconds yet."""
+    """Soften a failing address beside a working link. A hanging hub keeps links for seconds."""
     if finding.level is not Level.FAILURE or any(word in finding.sentence for word in _HANGS):
         return finding
     but = "the link is up all the same" if linked else "another address lets this leaf in"
@@ -114,7 +115,7 @@ def _beside_a_link(finding: Finding, linked: bool) -> Finding:
 
 
 def _tried(domain: str, needed: Permissions, joined: Joined) -> Iterator[Finding]:
-    """What trying the permissions showed, against what the hub had granted."""
+    """Compare tried with granted permissions."""
     for refusal in joined.refused:
         yield permissions.GROUP.failure(
             f"the hub refused what it had said it allows: {refusal}", "restart the hub's server"

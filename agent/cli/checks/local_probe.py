@@ -1,7 +1,5 @@
-"""Asks the machine's own server about itself, over the agent's two connections.
-
-Each permission of the agent's user is tried: what is published is only traced and neither delivered
-nor stored, and what is subscribed is an unused subject.
+"""Queries the local server over the agent's two connections, and tries each permission without
+side effects.
 """
 
 from __future__ import annotations
@@ -33,28 +31,29 @@ _TRACES: Final = 1.0
 _CONNECT: Final = 2.0
 _MOST_SUBJECTS: Final = 500
 HEALTH_SECONDS: Final = 2.0
-"""For so long a server says of itself that it is unhealthy before that counts, unless it says that it does
-not write: one such answer also comes while it starts, and when it is short of processor time."""
+"""Time that unhealthiness must last, unless the server does not write; a start or a busy CPU causes single
+answers.
+"""
 _HEALTH_PAUSE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class AccountProbe:
-    """What the agent's user saw."""
+    """The agent user's view."""
 
     closed: str = ""
-    """Why it was not let in."""
+    """Why it was refused."""
     info: Mapping[str, Any] | None = None
     """JetStream's answer."""
     refusals: tuple[str, ...] = ()
-    """The server's errors about the subjects that were tried."""
+    """Errors on tried subjects."""
     streams: Streams | None = None
     answered: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What the user of the system account saw: the answer to each of `QUESTIONS`, if any."""
+    """The system user's view: answers to `QUESTIONS`."""
 
     closed: str = ""
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -95,7 +94,7 @@ async def account(
 
 
 async def system(url: str, seed: Path, identity: str, server: str) -> System:
-    """Ask a server of this name about itself, as the user of its system account."""
+    """Query a server of this name as system user."""
     refusals: list[str] = []
     try:
         longest = _CONNECT + HEALTH_SECONDS + _SECONDS
@@ -115,9 +114,10 @@ async def system(url: str, seed: Path, identity: str, server: str) -> System:
 
 
 async def _settled(nc: Client) -> None:
-    """Return when all that was published has been let through or refused: the server sends an error before it
-    answers a later ping. The library's own ping overtakes what it has not written yet
-    (nats-py 2.16, `Client._send_ping`)."""
+    """Wait until all published messages were judged: an error precedes a later pong.
+
+    The library's ping may overtake its buffer (nats-py 2.16, `Client._send_ping`).
+    """
     await nc._flush_pending(force_flush=True)
     await nc.flush(int(_SECONDS))
 
@@ -132,8 +132,7 @@ def _why(error: BaseException, refusals: Sequence[str]) -> str:
 
 
 async def _health(nc: Client, server: str) -> Mapping[str, Any] | None:
-    """What a server says of its health: the first answer that is well or names what only a restart mends,
-    else the last one of `HEALTH_SECONDS`."""
+    """Return the first healthy or final answer, else the last within `HEALTH_SECONDS`."""
     loop = asyncio.get_running_loop()
     until = loop.time() + HEALTH_SECONDS
     healthz = await ask_server(nc, HEALTH, server, _SECONDS)
@@ -154,7 +153,7 @@ async def _info(nc: Client) -> Mapping[str, Any] | None:
 
 
 async def _answered(nc: Client, questions: Mapping[str, tuple[str, str]]) -> dict[str, int]:
-    """How many servers answer each question."""
+    """Count the servers that answer each question."""
     counts = dict.fromkeys(questions, 0)
     for domain, (subject, inbox) in questions.items():
 
@@ -177,7 +176,7 @@ async def _api(nc: Client, verb: str) -> Mapping[str, Any] | None:
 
 
 async def _streams(nc: Client, own: Mapping[str, str], refusals: Collection[str]) -> Streams:
-    """Where messages of this server's streams would go, as far as this user may know."""
+    """Return which streams would store messages, as far as visible."""
     inbox = nc.new_inbox()
     traces: dict[str, list[Trace]] = {}
 

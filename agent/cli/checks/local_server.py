@@ -1,4 +1,4 @@
-"""Asks the machine's own server and judges its answers."""
+"""Queries the local server and judges its answers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ _LOOKS: Final = Route(upgrades=False)
 
 @dataclass(frozen=True, slots=True)
 class LocalServerInfo:
-    """What the machine's own server answered."""
-
     greeting: Mapping[str, Any] | Nowhere
     account: local_probe.AccountProbe | None = None
     system: local_probe.System | None = None
@@ -64,8 +62,9 @@ async def _nothing() -> None:
 
 
 async def _leaf_port(config: Config) -> Mapping[str, Any] | Nowhere:
-    """The greeting of the port that leaves dial, in TLS from the first byte where the hub's server wants it.
-    Of a server that the agent does not run the configuration is not known."""
+    """Return the greeting of the leaf port, with TLS first if configured. External servers' settings are
+    unknown.
+    """
     table = config.nats.extra.get("leafnodes")
     tls = table.get("tls") if isinstance(table, Mapping) else None
     first = Route(Tls(reading(), first=True))
@@ -114,7 +113,7 @@ async def _as_system(config: Config, seed: Path | None, name: str) -> local_prob
 
 
 def _no_key(config: Config, seed: Path) -> str | None:
-    """Why there is no key of the agent's own making, None where there is one or another is named."""
+    """Return why the agent's own key is missing, or None."""
     try:
         if config.nats.seed_file is not None or mode_at(seed) is not None:
             return None
@@ -151,12 +150,12 @@ def _needed_here(config: Config) -> Permissions:
 
 
 def _destination(config: Config) -> str:
-    """A subject that the agent may use, that no stream stores and no subscriber has."""
+    """Return an unused subject that the agent may use."""
     return REGISTRAR_TRACES if config.role == "hub" else AGENT_TRACES
 
 
 def _questions(config: Config) -> dict[str, tuple[str, str]]:
-    """A question for each leaf of a hub, and where its server may answer it."""
+    """Return a question and reply subject per leaf of a hub."""
     if config.role != "hub":
         return {}
     return {
@@ -171,7 +170,7 @@ def _questions(config: Config) -> dict[str, tuple[str, str]]:
 
 
 def judge(config: Config, seen: LocalServerInfo, hub: Mapping[str, Any] | None) -> list[Finding]:
-    """Judge it; `hub` is the hub's greeting to a leaf."""
+    """Judge the answers; `hub` is the hub's greeting."""
     embedded = config.nats.server == "embedded"
     at = config.nats.listen
     if isinstance(seen.greeting, Nowhere):
@@ -259,7 +258,7 @@ def _store(varz: Mapping[str, Any]) -> list[Finding]:
 def judge_leaf_port(
     config: Config, leaf_port: Mapping[str, Any] | Nowhere | None, *, linked: bool
 ) -> list[Finding]:
-    """Judge the port that leaves dial at this hub; `linked` is whether some are linked."""
+    """Judge the hub's leaf port; `linked` if leaves are linked."""
     at = config.nats.leaf_listen
     if leaf_port is None:
         return []

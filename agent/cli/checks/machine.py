@@ -1,4 +1,4 @@
-"""Looks at this machine: files with secrets, certificates, disk and clock. Makes and changes nothing."""
+"""Checks files with secrets, certificates, disk and clock of this machine. Changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_FILES: Final = 50_000
 
 
 def look(config: Config, now: datetime) -> list[Finding]:
-    """Check all that needs no server. `now` is the time by this machine's clock."""
+    """Run checks without server at time `now`."""
     findings = list(judge_secrets(_seen("directory", config.state_dir), _secrets(config)))
     findings += [*_keys(config), *_state_directory(config)]
     findings += [_certificate(named, now) for named in named_certificates(config)]
@@ -50,12 +50,12 @@ def look(config: Config, now: datetime) -> list[Finding]:
 
 
 def look_at_clock(now: datetime, ahead: tuple[float, float] | None) -> list[Finding]:
-    """This machine's clock, and its difference to the hub's if known."""
+    """Check the clock, and its lead over the hub's if known."""
     return list(certificates.judge_clock(now.timestamp(), ClockReader().look().clock.synchronised, ahead))
 
 
 def certificate(name: str, der: bytes, now: datetime) -> Finding:
-    """A server's certificate, as it showed it."""
+    """Judge a certificate shown by a server."""
     try:
         return certificates.judge(name, validity(der), now)
     except ValueError as error:
@@ -83,7 +83,7 @@ def _secrets(config: Config) -> Iterator[Secret]:
 
 
 def _listed(directory: Path, pattern: str) -> list[Path]:
-    """The files of a directory, none where this user may not look: another finding says so."""
+    """Return a directory's files, empty without permission."""
     try:
         return sorted(directory.glob(pattern))
     except OSError:
@@ -133,7 +133,7 @@ def _pair(owner: str, cert: Path, key: Path) -> Iterator[Finding]:
 
 
 def _passwords(config: Config) -> Iterator[Finding]:
-    """Files that hold no password. One that can't be read is a finding of the secrets."""
+    """Yield invalid password files."""
     for user in config.nats.mqtt.users:
         try:
             with open_regular(user.password_file) as file:
@@ -145,7 +145,7 @@ def _passwords(config: Config) -> Iterator[Finding]:
 
 
 def _absent(config: Config) -> Iterator[Finding]:
-    """Paths of inputs at which no file is. The agent waits for one, so a wrong path shows nowhere else."""
+    """Yield inputs' paths without file; the agent waits silently."""
     for options in config.input:
         if isinstance(options, FileOptions):
             paths = [options.path] if isinstance(options.path, str) else options.path
@@ -164,20 +164,19 @@ def _disk(config: Config) -> Finding:
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest directory above it that is there."""
+    """Return the path or its nearest existing parent."""
     return next((directory for directory in (path, *path.parents) if is_there(directory)), Path("/"))
 
 
 def _keys(config: Config) -> Iterator[Finding]:
-    """Whether this user may read the keys that the agent makes."""
+    """Check readability of the agent's keys."""
     keys = config.state_dir / "keys"
     if is_there(keys) and os.access(config.state_dir, os.R_OK) and not os.access(keys, os.R_OK | os.X_OK):
         yield from _directory(Secret("directory", keys, error="permission denied"))
 
 
 def _state_directory(config: Config) -> Iterator[Finding]:
-    """Whether the agent can write its state, as far as looking tells. Root may write anywhere, so the mode of
-    the directory counts for its owner."""
+    """Check that the directory's owner may write it; root always may."""
     place = _existing(config.state_dir)
     try:
         status, system = place.stat(), os.statvfs(place)
@@ -208,7 +207,7 @@ def _is_owner_or_root(owner: int) -> bool:
 
 
 def _taken(directory: Path) -> int:
-    """Bytes that a directory's files take, as far as they can be counted."""
+    """Return bytes used by a directory, as far as readable."""
     total = 0
     for number, path in enumerate(_listed(directory, "**/*")):
         if number >= _MOST_FILES:
@@ -222,19 +221,19 @@ def _taken(directory: Path) -> int:
 
 
 class Secret(NamedTuple):
-    """A file with a secret, or the directory of such files."""
+    """A secret file, or a directory of them."""
 
     what: str
-    """What it holds, in words."""
+    """Its content in words."""
     path: Path
     mode: int = 0
     owner: int = _ROOT
     error: str = ""
-    """Why it cannot be read."""
+    """Why it is unreadable."""
 
 
 def judge_secrets(directory: Secret, secrets: Iterable[Secret]) -> Iterator[Finding]:
-    """Judge the state directory and all secrets. The owner of the directory counts as the agent's user."""
+    """Judge secrets; the state directory's owner counts as the agent's user."""
     findings = [
         *_directory(directory),
         *(finding for secret in secrets for finding in _secret(directory, secret)),

@@ -1,5 +1,6 @@
-"""Checks that the leaf server's MQTT listener speaks MQTT and asks for a password. It refuses the client of
-this check before there is a session, so nothing of it is kept (MQTT 3.1.1, 3.1 and 3.2.2.3)."""
+"""Checks that the MQTT listener asks for a password. Its refusal keeps no session (MQTT 3.1.1, 3.1 and
+3.2.2.3).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _BAD_USER, _NOT_AUTHORISED = 4, 5
 
 
 async def look(address: tuple[str, int], secure: bool) -> Finding:
-    """Connect as a device without a password."""
+    """Connect without password."""
     where = f"{address[0]}:{address[1]}"
     start = "restart the agent, whose server has this listener, and see nats/nats-server.log"
     try:

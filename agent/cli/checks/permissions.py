@@ -1,7 +1,6 @@
-"""Compares the permissions that are needed with those that are granted, and names the effect of a missing
-one. Pure.
+"""Compares needed with granted permissions, and names the effect of missing ones. Pure.
 
-A permission that is missing on the link is silent: nothing flows and nothing is logged.
+A missing link permission causes silence without log.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from agent.server.permissions import Permissions
 
 GROUP: Final = Group("permissions")
 PROBE: Final = "petiole-check"
-"""Stands in for every wildcard: no consumer, device, epoch or inbox is called so."""
+"""Replaces wildcards; no real name equals it."""
 
 Side = Literal["publish", "subscribe"]
 _INFO_LIST: Final[Mapping[str, Side]] = {"export": "publish", "import": "subscribe"}
-"""Under which names a hub tells a leaf what it may do."""
+"""INFO fields with a leaf's permissions (nats-server 2.15.1)."""
 
 
 def sample(subject: str) -> str:
-    """An unused literal subject that a permission covers."""
+    """Return an unused literal subject of a permission."""
     return ".".join(PROBE if token in ("*", ">") else token for token in subject.split("."))
 
 
 def is_granted(info: Mapping[str, Any], side: Side, needed: str) -> bool:
-    """Whether a hub that sent a leaf this INFO lets it use a subject."""
+    """Tell whether a hub's INFO allows a subject."""
     name = next(name for name, listed in _INFO_LIST.items() if listed == side)
     lists = info.get(name) or {}
     allow, deny = lists.get("allow") or (), lists.get("deny") or ()
@@ -42,7 +41,7 @@ def is_granted(info: Mapping[str, Any], side: Side, needed: str) -> bool:
 def on_the_hub(
     domain: str, classes: Sequence[str], needed: Permissions, info: Mapping[str, Any]
 ) -> list[Finding]:
-    """What the hub's user of this leaf lacks, by the INFO that its server sent to that user."""
+    """Yield missing permissions of this leaf's hub user by INFO."""
     sides: tuple[tuple[Side, tuple[str, ...]], ...] = (
         ("publish", needed.publish),
         ("subscribe", needed.subscribe),
@@ -95,7 +94,7 @@ def _lacking(domain: str, side: Side, subject: str) -> Finding:
 
 
 def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:
-    """The effect of a missing permission of the link, and whether the link fails without it."""
+    """Return a missing permission's effect, and whether the link fails."""
     if subject == announce_subject(domain):
         return "the hub does not learn of this leaf and reads nothing from it", True
     if subject.startswith("petiole.deliver."):
@@ -121,15 +120,14 @@ def _effect(domain: str, side: Side, subject: str) -> tuple[str, bool]:
 
 
 def violated(subject: str, refusals: Collection[str]) -> bool:
-    """Whether a refusal names this subject; the client library lowers the case of what servers say."""
+    """Tell whether a lower-cased refusal names this subject."""
     return any(f'"{subject.lower()}"' in refusal.lower() for refusal in refusals)
 
 
 def at_home(
     needed: Permissions, refusals: Collection[str], destination: str, *, embedded: bool
 ) -> Iterator[Finding]:
-    """What the agent's own user lacks on its own server, by the refusals when each permission was tried.
-    `destination` is the subject of the traces; if that is refused itself, the traces are missing."""
+    """Yield missing permissions of the agent's local user. `destination` receives traces."""
     tried: list[tuple[Side, str]] = [("subscribe", subject) for subject in needed.subscribe]
     tried += [("publish", subject) for subject in needed.publish]
     lacking = [(side, subject) for side, subject in tried if violated(sample(subject), refusals)]
@@ -153,7 +151,7 @@ def _local_remedy(side: Side, subject: str, embedded: bool) -> str:
 
 
 def of_system(unanswered: Iterable[str], embedded: bool) -> Iterator[Finding]:
-    """What the user of the system account may not ask."""
+    """Yield missing permissions of the system user."""
     for question in unanswered:
         subject = f"$SYS.REQ.SERVER.PING.{question}"
         yield GROUP.failure(

@@ -1,8 +1,6 @@
-"""Judges servers: their version, and of the machine's own its health, the room of its store, and its
-domain. Pure.
+"""Judges server versions, health, storage and domain. Pure.
 
-Each known defect names its source: an issue or pull request of nats-io/nats-server, or `measured` by this
-project.
+Known defects cite nats-io/nats-server, or `measured` by this project.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _UPGRADE: Final = f"install nats-server {'.'.join(map(str, MINIMUM))} and restar
 
 
 class KnownDefect(NamedTuple):
-    """A fault of the versions from `first` on and before `fixed`; the gravest comes first in the table."""
+    """A fault from `first` to before `fixed`, worst first."""
 
     first: Version
     fixed: Version
@@ -53,7 +51,7 @@ KNOWN_DEFECTS: Final = (
         (2, 15, 0), (2, 15, 1), "a source that waits for flow control stops without an error", "#8633"
     ),
 )
-"""Ranges of versions that this program refuses to work with, each with the fault that is worst there."""
+"""Refused version ranges with their worst fault."""
 
 
 def judge_version(server: str, text: str) -> Finding:
@@ -73,7 +71,7 @@ def judge_version(server: str, text: str) -> Finding:
 
 
 def health(healthz: Mapping[str, Any]) -> Iterator[Finding]:
-    """What its own health check says, where that is not well."""
+    """Yield an unhealthy server's own statement."""
     trouble = diagnose(healthz)
     if trouble is None:
         return
@@ -85,8 +83,7 @@ def health(healthz: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def synced(varz: Mapping[str, Any], interval: float = 0.0) -> Finding:
-    """Whether what is acknowledged is synced, or at a hub whose server shall sync each `interval` seconds,
-    whether it does."""
+    """Judge whether acks follow syncs, or a hub syncs each `interval` seconds."""
     if interval and sync_seconds(varz) == interval:
         kept = "leaves keep their copies until a disk has them"
         return SERVER.ok(f"the server syncs its disk each {interval:g} s, and {kept}")
@@ -97,8 +94,7 @@ def synced(varz: Mapping[str, Any], interval: float = 0.0) -> Finding:
 
 
 def kept(places: Mapping[str, Path]) -> Iterator[Finding]:
-    """Whether the file systems of these directories, by what they hold, keep what is synced. Those with one
-    fault are one finding."""
+    """Judge whether file systems keep synced data; one finding per fault."""
     faults: dict[str, list[str]] = {}
     for what, path in places.items():
         if (problem := storage(path).problem) is not None:
@@ -110,8 +106,7 @@ def kept(places: Mapping[str, Path]) -> Iterator[Finding]:
 
 
 def flushes(kind: str | None) -> Iterator[Finding]:
-    """Whether the store's file system, of this `kind`, keeps a file whole that is replaced without a sync, as
-    nats-server does it at an interval."""
+    """Judge whether a file system keeps files replaced without sync, as nats-server does."""
     if kind not in FLUSHING:
         yield DISK.warning(
             f"the store is on a file system ({kind or 'unknown'}) that may lose a file which is replaced "
@@ -121,8 +116,7 @@ def flushes(kind: str | None) -> Iterator[Finding]:
 
 
 def judge_room(limit: int, used: int, left: Room | None, key: str, needed: int = 0) -> Finding:
-    """Whether the disk has room for a store of `limit` bytes, of which `used` are taken. `key` is the
-    setting of the limit, which may not be less than is `needed` for the streams as they are configured."""
+    """Judge disk space for a store of `limit` bytes. `key` is its setting; streams need `needed`."""
     if left is None:
         return DISK.warning(
             "how much room the server's disk has is not known", "run this where the server runs"
@@ -164,9 +158,9 @@ def _size(count: int) -> str:
 def jetstream(
     configured: str, info: Mapping[str, Any] | None, hub: Mapping[str, Any] | None, shares_system: bool
 ) -> Iterator[Finding]:
-    """The domains on both sides: `info` is what the local server's JetStream answers, None where it answers
-    as if there were none; `hub` how the hub's server greets a leaf, None where it does not. `shares_system`
-    says that the link joins their system accounts."""
+    """Judge domains of local and hub server. `info` None if JetStream seems absent; `shares_system` for
+    joined accounts.
+    """
     block = f"jetstream {{ domain: {configured} }}"
     restart = f"write {block} into its configuration and restart it"
     if info is None:
@@ -194,8 +188,7 @@ def jetstream(
 
 
 def message_sizes(own: Mapping[str, Any], hub: Mapping[str, Any]) -> Iterator[Finding]:
-    """Judge by the greetings of the leaf's and the hub's server whether the hub takes each message of this
-    leaf: over a larger one it closes the link, and the same message comes first again."""
+    """Judge whether the hub accepts this leaf's messages; a larger one closes the link again and again."""
     ours, theirs = own.get("max_payload"), hub.get("max_payload")
     if isinstance(ours, int) and isinstance(theirs, int) and theirs < ours:
         yield LINK.warning(
@@ -206,7 +199,7 @@ def message_sizes(own: Mapping[str, Any], hub: Mapping[str, Any]) -> Iterator[Fi
 
 
 def hub_jetstream(hub: Mapping[str, Any], expected: str) -> Finding:
-    """The domain of the hub's server, as it greets a leaf."""
+    """Judge the hub's domain by its greeting."""
     restart = f"write jetstream {{ domain: {expected} }} into its configuration and restart it"
     if not hub.get("jetstream"):
         return DOMAIN.failure("the hub's server has no JetStream", restart)
@@ -218,12 +211,12 @@ def hub_jetstream(hub: Mapping[str, Any], expected: str) -> Finding:
 
 
 def is_linked(leafz: Mapping[str, Any]) -> bool:
-    """Whether a server has a link of the account that the agent watches."""
+    """Tell whether the watched account has a link."""
     return any(link.get("account") == ACCOUNT for link in leafz.get("leafs") or [])
 
 
 def linked(leafz: Mapping[str, Any]) -> Finding:
-    """Whether the local server of a leaf has its link, in the account that the agent watches."""
+    """Judge whether the leaf's server has its link."""
     links = leafz.get("leafs") or []
     ours = [str(link.get("name")) for link in links if link.get("account") == ACCOUNT]
     if ours:
@@ -243,6 +236,6 @@ def linked(leafz: Mapping[str, Any]) -> Finding:
 
 
 def shares_system(varz: Mapping[str, Any], leafz: Mapping[str, Any]) -> bool:
-    """Whether a link of this server binds its system account."""
+    """Tell whether a link binds the system account."""
     system = varz.get("system_account")
     return any(link.get("account") == system for link in leafz.get("leafs") or [])

@@ -1,5 +1,6 @@
-"""Whether the messages of one stream are stored elsewhere too, as servers say of a traced message (ADR-41 of
-nats-architecture-and-design). A traced message reaches no subscriber and no stream. Pure."""
+"""Finds doubly stored messages by tracing (ADR-41 of nats-architecture-and-design), which delivers nothing.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,35 +19,35 @@ GROUP: Final = Group("streams")
 TRACE_TO: Final = "Nats-Trace-Dest"
 TRACE_ONLY: Final = "Nats-Trace-Only"
 _LEAF: Final = 4
-"""The kind of connection that is a leaf's link."""
+"""Connection kind of leaf links (nats-server 2.15.1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one server would do with a message on `subject`."""
+    """A server's handling of a message on `subject`."""
 
     subject: str
     server: str
-    """The name of the server."""
+    """Server name."""
     domain: str
-    """Its JetStream domain, "" without."""
+    """JetStream domain, "" without."""
     time: float
     """Epoch seconds by its clock."""
     heard_by: frozenset[str]
-    """The subscriptions that would get the message."""
+    """Matching subscriptions."""
     links: frozenset[str]
-    """The servers to which links would carry it."""
+    """Servers behind matching links."""
     streams: frozenset[str]
-    """The streams that would store it."""
+    """Streams that would store it."""
 
 
 def trace_headers(destination: str) -> dict[str, str]:
-    """The headers under which a message is only traced; servers answer to `destination`."""
+    """Return headers for tracing; answers go to `destination`."""
     return {TRACE_TO: destination, TRACE_ONLY: "true"}
 
 
 def parse_trace(body: bytes) -> Trace | None:
-    """What one server answered; None for anything else."""
+    """Parse a server's answer, None for others."""
     try:
         row: Mapping[str, Any] = json.loads(body)
         events, server = row["events"], row["server"]
@@ -70,14 +71,13 @@ class Streams:
     """The streams of this server."""
 
     subjects: Mapping[str, tuple[str, ...]]
-    """The subjects that each stores, by the stream's name."""
+    """Stored subjects by stream."""
     traces: Mapping[str, tuple[Trace, ...]] | None
-    """The traces of a message on each subject; None if this user gets none."""
+    """Traces per subject; None without permission."""
 
 
 def twice(streams: Streams, server: str, hub_info: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Streams of this server whose messages are stored twice. `hub_info`, the hub's INFO to this leaf,
-    says what the link lets through; it decides if the local user gets no traces."""
+    """Yield doubly stored streams, by traces or by `hub_info`."""
     if streams.traces is None:
         yield _by_the_link(streams, hub_info)
         return
@@ -115,7 +115,7 @@ def _by_the_link(streams: Streams, hub_info: Mapping[str, Any] | None) -> Findin
 
 
 def two_leaves(domain: str, count: int, names: Sequence[str] = ()) -> Iterator[Finding]:
-    """Whether more servers than one answer for a domain."""
+    """Judge whether several servers answer for a domain."""
     if count > 1:
         which = f": {', '.join(sorted(names))}" if names else ""
         yield DOMAIN.failure(

@@ -1,6 +1,6 @@
-"""`petiole new input`: writes a package that brings an input, to begin with.
+"""Implements `petiole new input`, which writes a package for an input.
 
-Exit codes: 0 it is written; 2 the name or the directory cannot be taken; 1 it cannot be written.
+Exit codes: 0 written; 2 unusable name or directory; 1 not writable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FILES: Final = {
     "@module@/py.typed": None,
     "tests/test_contract.py": "test_contract.py.in",
 }
-"""What the package has, each with its template; None for an empty file."""
+"""Files of the package with templates; None for empty ones."""
 
 
 @app.callback()
@@ -66,7 +66,7 @@ def input_(
 
 
 def write(root: Path, name: str) -> None:
-    """Write the package of the input `name` into a directory. Raises `OSError`."""
+    """Write the package of input `name`. Raises `OSError`."""
     words = re.split(r"[-_]", name)
     places = {
         "@name@": name,

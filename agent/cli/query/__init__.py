@@ -1,9 +1,4 @@
-"""What the commands ask agents and servers, and how they show it. A leaf's agent imports none of it.
-
-This file connects to the server of this machine, and asks an agent's admin server for its `/status`, with the
-token and the certificate that the configuration names. Time and size of the answer are bounded, and its form
-is checked.
-"""
+"""Queries agents and servers for commands, within time and size limits. Leaf agents do not import it."""
 
 from __future__ import annotations
 
@@ -35,11 +30,11 @@ _PIECE: Final = 65_536
 WHETHER_IT_RUNS: Final = "see whether `petiole run` runs"
 _STRANGER: Final = "what answers at {url} is not the agent; correct [admin] listen, or end it"
 NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
-"""What reading an answer raises that is not JetStream's."""
+"""Errors of reading a foreign answer."""
 
 
 class AdminStatusError(Exception):
-    """There is no answer, or none of an agent; the text is for people."""
+    """No agent's answer; the text is for people."""
 
 
 class _Link(msgspec.Struct):
@@ -111,8 +106,7 @@ _FORMS: Final = {"leaf": _Leaf, "hub": _Hub}
 
 
 def own_server(config: Config) -> AbstractAsyncContextManager[OpenConnection]:
-    """A connection to the server of this machine, with the key and the identity of its agent. Raises
-    `EXPECTED`."""
+    """Connect to the local server as its agent. Raises `EXPECTED`."""
     from agent.jetstream.connection import connected  # not loaded by commands that ask the agent only
     from agent.server.setup import identities
 
@@ -120,7 +114,7 @@ def own_server(config: Config) -> AbstractAsyncContextManager[OpenConnection]:
 
 
 def cannot_ask(config: Config, error: BaseException) -> str:
-    """Why the server of this machine cannot be asked, from what asking it raised."""
+    """Explain an error of the local server."""
     from agent.jetstream.info import reason_of
 
     nonsense = "it answers what no JetStream answers: " if isinstance(error, NONSENSE) else ""
@@ -128,8 +122,7 @@ def cannot_ask(config: Config, error: BaseException) -> str:
 
 
 def status_of(config: Config) -> dict[str, Any]:
-    """What the agent of this configuration answers to `/status`, checked as far as the commands rely on it.
-    Raises `AdminStatusError`, also where another agent answers."""
+    """Return the checked `/status` of this configuration's agent. Raises `AdminStatusError`."""
     answer, url = answer_of(config.admin, "/status")
     try:
         status = json.loads(answer)
@@ -139,8 +132,9 @@ def status_of(config: Config) -> dict[str, Any]:
 
 
 def metrics_of(config: Config) -> list[Metric]:
-    """What the agent that listens there answers to `/metrics`, which names no agent: `status_of` tells
-    whether it is this configuration's. Raises `AdminStatusError`."""
+    """Return `/metrics` of the agent listening there; `status_of` identifies it.
+    Raises `AdminStatusError`.
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
     answer, url = answer_of(config.admin, "/metrics")
@@ -151,14 +145,13 @@ def metrics_of(config: Config) -> list[Metric]:
 
 
 def input_states(config: Config) -> dict[str, bool]:
-    """Whether each input of the agent that listens there runs, by its name. Raises `AdminStatusError`."""
+    """Return whether each input runs. Raises `AdminStatusError`."""
     gauges = [metric for metric in metrics_of(config) if metric.name == "petiole_input_up"]
     return {sample.labels["input"]: sample.value == 1 for gauge in gauges for sample in gauge.samples}
 
 
 def answer_of(admin: Admin, path: str) -> tuple[bytes, str]:
-    """What the agent that listens there answers, and the address that was asked. Raises
-    `AdminStatusError`."""
+    """Return an agent's answer and its address. Raises `AdminStatusError`."""
     try:
         url, headers, tls = _request(admin, path)
     except AccessError as error:
@@ -180,8 +173,7 @@ def _unanswered(url: str, error: Exception) -> AdminStatusError:
 
 
 def _request(admin: Admin, path: str) -> tuple[str, dict[str, str], ssl.SSLContext | None]:
-    """The address of a page, the headers of a request and the TLS of the connection, None without. Raises
-    `AccessError` if the token or the certificate cannot be read."""
+    """Return URL, headers and TLS context. Raises `AccessError`."""
     host, port = listen_address(admin.listen)
     where = host_and_port(near_host(host), port)
     headers = {}
@@ -201,7 +193,7 @@ def _request(admin: Admin, path: str) -> tuple[str, dict[str, str], ssl.SSLConte
 
 
 def checked(status: Any, url: str) -> dict[str, Any]:
-    """The answer, if it is an agent's. Raises `AdminStatusError`."""
+    """Return a valid agent's answer. Raises `AdminStatusError`."""
     role = status.get("role") if isinstance(status, dict) else None
     form = _FORMS.get(role) if isinstance(role, str) else None
     why = "it names neither the role leaf nor hub"
@@ -217,8 +209,9 @@ def checked(status: Any, url: str) -> dict[str, Any]:
 
 
 def own(status: dict[str, Any], url: str, config: Config) -> dict[str, Any]:
-    """The answer, if it is that of this configuration's agent. Raises `AdminStatusError`: several agents on a
-    machine have one default address, which only the first of them gets."""
+    """Return the answer of this configuration's agent. Raises `AdminStatusError`, as agents may share a
+    default address.
+    """
     role, domain = status["role"], status.get("domain", config.domain)
     place, ours = status.get("state_dir"), str(config.state_dir.resolve())
     if (role, domain) == (config.role, config.domain) and place in (None, ours):
@@ -252,8 +245,7 @@ def _read(url: str, headers: dict[str, str], tls: ssl.SSLContext | None) -> byte
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect."""
+    """Follows no redirects."""
 
     def redirect_request(self, *_given: Any) -> None:
-        """None: the answer stands as it is, an error."""
         return

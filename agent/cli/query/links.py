@@ -1,7 +1,6 @@
-"""Every mirror and source that an agent keeps, with its true lag: both ends are asked and compared.
+"""Lists an agent's mirrors and sources with their true lag by comparing both ends.
 
-The server's own `lag` comes with the last message, so it stays 0 while the origin is unreachable. For an end
-that does not answer, the last announcement gives a lower bound.
+The server's `lag` is 0 while the origin is unreachable; then the last announcement gives a lower bound.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from agent.mirrors.observation import StreamProbe
 
 _AT_ONCE: Final = 64
 _ALL_SECONDS: Final = 15.0
-"""All ends have answered by then, or are shown as they were last announced."""
+"""Timeout of all ends; others are shown as announced."""
 _CURSOR_SECONDS: Final = 2.0
 
 
@@ -42,20 +41,20 @@ class LinkRow:
     stream: str
     kind: str
     domain: str
-    """The domain of the origin, "" for this one."""
+    """Origin domain, "" for this one."""
     origin: str
     active: float | None
-    """Seconds since a message or heartbeat; None if there was none or it is unknown."""
+    """Seconds since a message or heartbeat; None if unknown."""
     lag: int | None
     """Messages; None if unknown."""
     bound: bool = False
     """Whether `lag` is a lower bound."""
     state: str = ""
-    """What is wrong, in a sentence."""
+    """The fault in a sentence."""
 
 
 def gather_links(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow], str]:
-    """All rows, those in trouble first, and why the ends could not be asked ("" if they could)."""
+    """Return rows, faults first, and why ends were not asked ("" if they were)."""
     look = _hub(config, status) if status["role"] == "hub" else _leaf(config, status)
     rows, problem = asyncio.run(look)
     return sorted([*rows, *map(_declared, status["links"])], key=_gravity), problem
@@ -68,7 +67,7 @@ def _gravity(row: LinkRow) -> tuple[bool, int, str, str]:
 def link_lines(
     rows: Sequence[LinkRow], problem: str, most: int | None, width: int | None
 ) -> list[TerminalLine]:
-    """The rows as a table, at most so many, and then what is wrong with each, in words."""
+    """Format rows, at most `most`, with their faults."""
     shown = rows[:most]
     cells = [
         ((row.stream, row.kind, row.domain, row.origin, _active(row.active), _lag(row)), _style(row))
@@ -111,7 +110,7 @@ def _declared(row: Mapping[str, Any]) -> LinkRow:
 
 
 async def _hub(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow], str]:
-    """The sources of the aggregates."""
+    """Return the aggregates' sources."""
     members = status["fleet"].get("leaves", {})
     pairs = [(domain, cls) for domain, member in members.items() for cls in member.get("classes", {})]
     rows = {place: _announced(*place, members[place[0]]) for place in pairs}
@@ -148,7 +147,7 @@ async def _hub(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow]
 
 
 async def _all(looks: Any) -> None:
-    """Wait for all of them, within a bound."""
+    """Wait for all within a bound."""
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(look) for look in looks]
     _, late = await asyncio.wait(tasks, timeout=_ALL_SECONDS)
     for task in late:
@@ -174,7 +173,7 @@ def _announced(domain: str, cls: str, member: Mapping[str, Any]) -> LinkRow:
 
 
 async def _leaf(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow], str]:
-    """The hub's sources that take from this leaf."""
+    """Return the hub's sources of this leaf."""
     domain, classes = status["domain"], status["classes"]
     rows = {
         cls: LinkRow(
@@ -203,7 +202,7 @@ async def _leaf(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow
 
 
 async def _held(nc: Any, domain: str, status: Mapping[str, Any]) -> dict[str, int]:
-    """Up to which sequence the hub holds everything of each class, where it answers now."""
+    """Return the hub's complete sequence of each class."""
     epochs = {cls: row["epoch"] for cls, row in status["classes"].items() if row.get("epoch")}
     question = CursorRequest(str(status.get("machine")), str(status.get("run")), epochs)
     try:

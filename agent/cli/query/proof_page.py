@@ -1,6 +1,7 @@
-"""A proof as one HTML file that can be handed to somebody else: the figures, the hours as a picture, the
-hashes of what it rests on, and how to check it again. The evidence stands in it as JSON, and the page follows
-from that alone, so a check sees whether anybody has changed what is shown. Pure."""
+"""Renders a proof as one HTML file with figures, hours, hashes and instructions. Pure.
+
+The page follows only from its embedded JSON evidence, so a check detects changes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from agent.hub.web.leaf_page import PARTS, picture
 
 _ID: Final = "evidence"
 _HOURS: Final = 14 * 24
-"""So many are drawn; all of them are in the table of hashes."""
+"""Hours drawn; the hash table has all."""
 _FIGURES: Final = (
     ("accepted", "Accepted"),
     ("stored", "Stored at the leaf"),
@@ -46,7 +47,7 @@ pre { font: 12px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wr
 
 
 class ProofError(ValueError):
-    """A file is no proof; the text says why."""
+    """Not a proof; the text has the reason."""
 
 
 def proof_page(found: Mapping[str, Any]) -> str:
@@ -81,13 +82,13 @@ def proof_page(found: Mapping[str, Any]) -> str:
 
 
 def is_complete(found: Mapping[str, Any]) -> bool:
-    """Whether nothing is missing, doubled, gone or waiting."""
+    """Tell whether nothing is missing, doubled, gone or waiting."""
     gone = found["lost"] or found["gaps"]
     return not gone and not any(sums[name] for sums in found["classes"].values() for name in _LACKS)
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """All of it in one sentence."""
+    """Return the result in one sentence."""
     sums = found["classes"].values()
     here = sum(row["in_readings"] for row in sums)
     beside = sum(row["quarantined"] for row in sums)
@@ -114,7 +115,7 @@ def verdict(found: Mapping[str, Any]) -> str:
 
 
 def evidence_of(text: str) -> dict[str, Any]:
-    """The evidence in a file. Raises `ProofError` if it is no proof or does not show its evidence."""
+    """Return a file's evidence. Raises `ProofError` for a foreign or changed file."""
     parser = _Evidence()
     parser.feed(text)
     try:
@@ -131,7 +132,7 @@ def evidence_of(text: str) -> dict[str, Any]:
 
 
 class _Evidence(HTMLParser):
-    """Takes the text of the element with the evidence."""
+    """Extracts the evidence element."""
 
     def __init__(self) -> None:
         super().__init__()

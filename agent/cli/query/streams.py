@@ -1,6 +1,4 @@
-"""Reads what the streams of a hub hold of one domain: headers only, with an ephemeral consumer; and every
-consumer of the streams that an agent keeps, as their server reports it now: who reads, how far, and how much
-is left. It changes nothing."""
+"""Reads hub streams of one domain by headers, and consumers of an agent's streams. Read-only."""
 
 from __future__ import annotations
 
@@ -34,30 +32,30 @@ from agent.jetstream.connection import EXPECTED
 from agent.jetstream.readers import StoredHeaders, read_headers
 
 MOST: Final = 500_000
-"""Messages whose headers are read at most, about ten seconds of work."""
+"""Most headers read, about ten seconds of work."""
 _SECONDS: Final = 60.0
 _AHEAD_SECONDS: Final = 3_600
 _DIGITS: Final = 19
 
 
 class HubBacklogError(Exception):
-    """The hub's streams can't be looked at; the text says why."""
+    """Streams can't be read; the text has the reason."""
 
 
 @dataclass(slots=True)
 class AggregatePosition:
-    """One aggregate: its first and last sequence, and the tables' last one."""
+    """An aggregate's first, last and ingested sequence."""
 
     stream: str
     after: int
-    """Up to this sequence the tables have it."""
+    """The tables' sequence."""
     first: int
     last: int
 
 
 @dataclass(slots=True)
 class HubBacklog:
-    """What the hub's streams hold of a domain and the tables do not have yet."""
+    """Messages of a domain that are not in the tables."""
 
     messages: list[WaitingMessage] = field(default_factory=list)
     ledgers: list[WaitingLedger] = field(default_factory=list)
@@ -72,8 +70,7 @@ async def look(
     classes: Sequence[str],
     ingested: Callable[[str, str], int],
 ) -> HubBacklog:
-    """Read the aggregates `streams`. `ingested` returns up to which sequence the tables have a stream with
-    this creation time. Raises `HubBacklogError`."""
+    """Read aggregates; `ingested` returns a stream's ingested sequence. Raises `HubBacklogError`."""
     backlog = HubBacklog()
     try:
         async with timeout(_SECONDS), own_server(config) as link:
@@ -97,7 +94,6 @@ async def look(
 
 
 async def _read(nc: Any, js: JetStream, domain: str, place: AggregatePosition, backlog: HubBacklog) -> None:
-    """The domain's messages that the tables do not have."""
     start = {
         "deliver_policy": "by_start_sequence",
         "opt_start_seq": max(place.after + 1, place.first, 1),
@@ -113,13 +109,13 @@ async def _read(nc: Any, js: JetStream, domain: str, place: AggregatePosition, b
 
 
 def _after(info: StreamInfo, ingested: Callable[[str, str], int]) -> int:
-    """Up to where the tables have it; a stream restored from a backup ends earlier and is read again."""
+    """Return the tables' sequence; a restored stream ends earlier and is read again."""
     done = ingested(info.name, info.created)
     return done if done <= info.last else 0
 
 
 def _held(domain: str, message: StoredHeaders) -> WaitingMessage | None:
-    """A message with readings, or None."""
+    """Return a message with readings, or None."""
     try:
         subject = parse_subject(message.subject)
     except ContractError:
@@ -156,9 +152,10 @@ _HEAD: Final = ("STREAM", "CONSUMER", *_COUNTS, "FILTER")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRow:
-    """A consumer of a stream. `ack_floor` and `delivered` are sequences of the stream, the others numbers of
-    messages; `lag` is what is not acknowledged. `active` is the seconds since it last delivered, None where
-    it never did."""
+    """A consumer. `ack_floor` and `delivered` are sequences; `lag` counts unacknowledged messages.
+
+    `active` is seconds since its last delivery, None for never.
+    """
 
     stream: str
     name: str
@@ -173,7 +170,7 @@ class ConsumerRow:
 
 
 def gather_consumers(config: Config, status: Mapping[str, Any]) -> tuple[list[ConsumerRow], str]:
-    """All rows, those that are furthest behind first, and why there are not all of them ("" if there are)."""
+    """Return rows, largest lag first, and why some are missing ("" if none)."""
     rows: list[ConsumerRow] = []
     problem = asyncio.run(_ask(config, status, rows))
     return sorted(rows, key=lambda row: (-row.lag, row.stream, row.name)), problem
@@ -214,7 +211,7 @@ def _row(stream: str, info: ConsumerInfo) -> ConsumerRow:
 def consumer_lines(
     rows: Sequence[ConsumerRow], problem: str, most: int | None, width: int | None
 ) -> list[TerminalLine]:
-    """The rows as a table, at most so many."""
+    """Format rows, at most `most`."""
     shown = rows[:most]
     drawn = table(_HEAD, [(_cells(row), WAITS if row.lag else GOOD) for row in shown], range(2, 9), width)
     drawn += cut_short(len(rows) - len(shown))

@@ -1,5 +1,4 @@
-"""Puts together the answer of `petiole where`: the counts of each stage, and the reason wherever two differ.
-Pure: it is given what was seen, and what could not be."""
+"""Builds the answer of `petiole where` with a reason for each difference of stages. Pure."""
 
 from __future__ import annotations
 
@@ -19,19 +18,19 @@ _COUNTS: Final = ("accepted", "stored", "refused", "dead")
 
 @dataclass(frozen=True, slots=True)
 class LeafReport:
-    """The leaf, as it announced itself last to the hub's agent, or as its own agent knows it."""
+    """The leaf as announced to the hub, or by its own agent."""
 
     sentence: str
-    """The state of its link."""
+    """State of its link."""
     ledgers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The `run` and `readings` of the ledger of each class."""
+    """Run and readings by class."""
     behind: Mapping[str, int] = field(default_factory=dict)
-    """How many messages of each class the hub lacks."""
+    """Messages missing at the hub by class."""
 
 
 @dataclass(slots=True)
 class DomainObservation:
-    """All that was seen; None where it was not."""
+    """All observations; None if missing."""
 
     leaf: LeafReport | None = None
     hub: HubBacklog | None = None
@@ -110,8 +109,7 @@ def _class(result: WhereReport, cls: str, sums: Any, seen: DomainObservation) ->
 
 
 def _newer(result: WhereReport, cls: str, seen: DomainObservation) -> dict[str, int]:
-    """What the leaf announced of its run beyond what its ledger records at the hub say; nothing of a span of
-    time, which no ledger knows."""
+    """Return announced counts beyond ledger records; none for a time span."""
     ledger = (seen.leaf.ledgers if seen.leaf else {}).get(cls)
     if ledger is None or seen.tables is None or result.span:
         return dict.fromkeys(_COUNTS, 0)
@@ -121,7 +119,7 @@ def _newer(result: WhereReport, cls: str, seen: DomainObservation) -> dict[str, 
 
 
 def _without_tables(result: WhereReport, seen: DomainObservation, only: str | None = None) -> None:
-    """What is known of the leaf's present run and of what the hub's streams still hold."""
+    """Count the present run and hub messages without tables."""
     leaf = seen.leaf
     names = set(leaf.ledgers if leaf else ()) | {
         message.cls for message in (seen.hub.messages if seen.hub else ())
@@ -149,7 +147,7 @@ def _without_tables(result: WhereReport, seen: DomainObservation, only: str | No
 
 
 def _device(result: WhereReport, device: str, counts: DeviceCounts) -> None:
-    """A column for the device, before that of its domain."""
+    """Add the device's column first."""
     domain = sum_counts(list(result.classes.values()))
     bounded = counts.cut or counts.thinned > 0
     at_hub = counts.in_bronze + counts.quarantined

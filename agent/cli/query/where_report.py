@@ -1,5 +1,4 @@
-"""The answer of `petiole where`, as data, for a terminal and as JSON: of each class what was accepted,
-stored, at the hub, in bronze, in readings and in quarantine, with reasons. Pure."""
+"""Formats `petiole where` by class and stage, with reasons. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from agent.contract import Exit
 
 STAGES: Final = ("accepted", "stored", "at the hub", "in bronze", "in readings", "quarantined")
 _COLUMNS: Final = 4
-"""Classes that have a column of their own; more are shown together."""
+"""Classes with own column; others are joined."""
 _NAMED: Final = 1_000
 
 
@@ -29,10 +28,10 @@ class ReadingCount:
 
 @dataclass(frozen=True, slots=True)
 class StageReason:
-    """Why readings of a class are at one stage and not at the next."""
+    """Why readings are between two stages."""
 
     between: tuple[str, str]
-    """The two stages."""
+    """The stages."""
     cls: str
     readings: int
     text: str
@@ -47,21 +46,21 @@ class WhereReport:
     span: str = ""
     device: str | None = None
     sentence: str = ""
-    """The state of the leaf's link."""
+    """State of the leaf's link."""
     classes: dict[str, dict[str, ReadingCount]] = field(default_factory=dict)
-    """The stages of each class; an unknown one is absent."""
+    """Stages by class; unknown ones absent."""
     reasons: list[StageReason] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    """What is missing, in sentences."""
+    """Losses in sentences."""
     explained: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
-    """What could not be looked at."""
+    """What could not be observed."""
     failed: bool = False
-    """Whether a part that was asked for is among `unseen`."""
+    """Whether a requested part is in `unseen`."""
 
     @property
     def grave(self) -> bool:
-        """Whether something is gone without a reason, or doubled."""
+        """Whether readings are lost without reason or doubled."""
         return bool(self.lost) or any(reason.grave for reason in self.reasons)
 
     @property
@@ -71,7 +70,7 @@ class WhereReport:
         return Exit.UNREACHABLE if self.failed else Exit.WELL
 
     def verdict(self) -> str:
-        """All of it in one sentence."""
+        """The result in one sentence."""
         if self.grave:
             count = sum(reason.readings for reason in self.reasons if reason.grave)
             subject = f"{count:,} readings or more are" if count else "something is"
@@ -104,7 +103,7 @@ class WhereReport:
         }
 
     def lines(self, most: int | None, width: int | None) -> list[TerminalLine]:
-        """What people are shown, within so many lines where `most` says so."""
+        """Return the text in at most `most` lines."""
         style = BAD if self.grave else WAITS if self.failed or self.unseen else GOOD
         head = [TerminalLine(f"{self.domain}: {self.verdict()}", style)]
         about = [f"{self.at:%Y-%m-%d %H:%M:%SZ}", *([self.span] if self.span else [])]

@@ -1,6 +1,8 @@
-"""`petiole resend`: send batches again that this leaf still holds, under their own ids, so that they travel
-the link once more; the table drops what it has. It works over the local server with the agent's own key, with
-a running agent and without one."""
+"""Implements `petiole resend`, which republishes this leaf's batches under their ids; the table drops
+repeats.
+
+It uses the local server with the agent's key, whether the agent runs or not.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def command(
 def _problems(
     config: Config, cls: str, run: str | None, span: tuple[int | None, int | None], missing: bool
 ) -> list[str]:
-    """What is wrong with the command line, one sentence each."""
+    """Return faults of the command line, a sentence each."""
     if config.role != "leaf":
         return ["resend is for a leaf, which has the batches"]
     problems = []
@@ -108,28 +110,28 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ResendRequest:
-    """The batches to send again."""
+    """The batches to resend."""
 
     cls: str
     run: str | None = None
-    """None: the newest, or every run with `missing`."""
+    """None: the newest, or all with `missing`."""
     first: int | None = None
     last: int | None = None
-    """The range of numbers; None: all."""
+    """Range of numbers; None: all."""
     missing: bool = False
-    """Ask the hub which it lacks."""
+    """Ask the hub what it lacks."""
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What became of the numbers of one run; `sent` is None where nothing was tried."""
+    """Results of one run's numbers; `sent` None if not tried."""
 
     plan: Plan
     sent: ResendResult | None = None
 
     def numbers(self) -> dict[str, Ranges]:
-        """The numbers by what became of them."""
+        """Return numbers by result."""
         plan, planned = self.plan, ranges_of(copy.n for copy in self.plan.send)
         numbers = {
             "under_way": plan.under_way,
@@ -153,7 +155,7 @@ class RunReport:
 
 @dataclass(slots=True)
 class ResendReport:
-    """The outcome of the whole command; `failure` says what ended it early."""
+    """The command's result; `failure` if it ended early."""
 
     domain: str
     cls: str
@@ -203,8 +205,9 @@ def _lines(report: RunReport) -> list[str]:
 
 
 async def resend(config: Config, request: ResendRequest, say: Callable[[str], None]) -> ResendReport:
-    """Carry out a request; `say` gets what is waited for. Raises `NatsError`, `OSError` or `TimeoutError`
-    when the local server can't be reached at all."""
+    """Run a request; `say` reports waits. Raises `NatsError`, `OSError` or `TimeoutError` without local
+    server.
+    """
     report = ResendReport(config.domain, request.cls, request.dry_run)
     async with own_server(config) as link:
         stream = LeafStream(link.nc, config.domain, request.cls)
@@ -252,6 +255,6 @@ async def _missing(
 
 
 def _highest(stored: RangeSet | None, ledger: Ledger | None) -> int:
-    """The highest number of a run that was stored, as far as this leaf knows."""
+    """Return a run's highest known stored number."""
     highest = stored.highest if stored is not None else 0
     return max(highest, max((last for _, last in ledger.stored), default=0) if ledger is not None else 0)

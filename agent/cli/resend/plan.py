@@ -1,4 +1,4 @@
-"""Decides which batches are sent again, from the leaf's stream, its ledger and the hub's answer. Pure."""
+"""Selects batches to resend from stream, ledger and the hub's answer. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agent.contract.ranges import Ranges, RangeSet, union, without
 from agent.jetstream.readers import StoredHeaders
 
 MAX_BATCHES: Final = 100_000
-"""Batches that one run of the command sends at most."""
+"""Most batches per command."""
 MAX_RUNS: Final = 100
 _NOT_AGAIN: Final = frozenset((H_POSITION, H_REQUESTS))
 
@@ -32,45 +32,45 @@ class Copy:
 
     n: int
     first: int
-    """The sequence at which the stream first held it."""
+    """Its first sequence."""
     seq: int
-    """The sequence of its newest copy."""
+    """Its newest copy's sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The hub's answer about the numbers of one run."""
+    """The hub's answer on one run."""
 
     lacking: Ranges = ()
     unknown: Ranges = ()
     edge: Edge | None = None
-    """Where the purged part ends."""
+    """End of the purged part."""
     cursor: int = 0
-    """The highest leaf sequence at the hub."""
+    """Highest leaf sequence at the hub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of the numbers of one run that were asked for."""
+    """Results for the requested numbers of one run."""
 
     run: str
     send: tuple[Copy, ...] = ()
     under_way: Ranges = ()
-    """Not at the hub yet."""
+    """Not yet at the hub."""
     unknown: Ranges = ()
-    """It cannot be known whether the hub lacks them."""
+    """Presence at the hub can't be known."""
     refused: Ranges = ()
-    """Never stored; their senders know."""
+    """Never stored; senders know."""
     gone: Ranges = ()
-    """Stored, and in no message any more."""
+    """Stored, but in no message now."""
     unrecorded: Ranges = ()
-    """In no message, and no record says that they were stored."""
+    """In no message and no record."""
     more: bool = False
-    """Whether not all of them fit into one plan."""
+    """Whether some exceed the plan."""
 
 
 class Runs:
-    """The numbers that a stream holds, by run; the newest `MAX_RUNS` are kept."""
+    """Numbers in a stream by run; the newest `MAX_RUNS`."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, RangeSet] = {}
@@ -85,8 +85,7 @@ class Runs:
 
 
 class Copies:
-    """Where a stream holds the numbers of one run: those `wanted`, and of those `perhaps` lacking only what
-    was first stored behind the sequence `edge`."""
+    """Places of one run's `wanted` numbers; of `perhaps` missing ones only those stored after `edge`."""
 
     def __init__(self, run: str, wanted: Ranges, perhaps: Ranges = (), edge: int = 0) -> None:
         self._run, self._edge = run, edge
@@ -95,7 +94,6 @@ class Copies:
         self.more = False
 
     def take(self, message: StoredHeaders) -> None:
-        """One batch of the stream, in order."""
         ident = batch_id(message)
         if ident is None or ident.run != self._run:
             return
@@ -110,7 +108,7 @@ class Copies:
 
 
 def batch_id(message: StoredHeaders) -> MessageId | None:
-    """The identity of a stored batch, None for a message that has none."""
+    """Return a batch's identity, or None."""
     try:
         return parse_message_id(message.headers.get(H_MESSAGE_ID, ""))
     except ContractError:
@@ -123,14 +121,14 @@ def _first_place(message: StoredHeaders) -> int:
 
 
 def plan_range(run: str, wanted: Ranges, copies: Copies, highest: int, ledger: Ledger | None) -> Plan:
-    """All batches of a range, in the order in which they were stored first; `highest` is the highest number
-    that is known to have been stored."""
+    """Plan a range in order of first storage; `highest` is the last known stored number."""
     return _plan(run, copies.found.values(), wanted, copies, highest, ledger)
 
 
 def plan_missing(run: str, verified: Verified, copies: Copies, highest: int, ledger: Ledger | None) -> Plan:
-    """The batches that the hub lacks and that are not in transit. The leaf knows more than the hub of what
-    was perhaps purged: what it stored behind the edge was not (see `copies_missing`)."""
+    """Plan batches missing at the hub and not in transit. Those stored after the edge were surely
+    not purged.
+    """
     copies_found = copies.found.values()
     came = [copy for copy in copies_found if copy.seq <= verified.cursor]
     plan = _plan(run, came, verified.lacking, copies, highest, ledger)
@@ -139,7 +137,7 @@ def plan_missing(run: str, verified: Verified, copies: Copies, highest: int, led
 
 
 def copies_missing(run: str, verified: Verified) -> Copies:
-    """The copies that `plan_missing` needs to find."""
+    """Return the copies for `plan_missing`."""
     edge = verified.edge
     if edge is None or edge.run != run:
         return Copies(run, verified.lacking)
@@ -163,7 +161,7 @@ def _plan(
 
 
 def ranges_of(numbers: Iterable[int]) -> Ranges:
-    """The ranges that cover exactly these numbers."""
+    """Return ranges covering exactly these numbers."""
     return tuple(union((number, number) for number in numbers))
 
 
@@ -176,7 +174,6 @@ def _inside(wanted: Ranges, held: Ranges) -> Ranges:
 
 
 def resent_headers(headers: Mapping[str, str], first: int) -> dict[str, str]:
-    """The headers under which a batch goes out again. Its position and requests stay behind: at the end of
-    the stream they would move its input back and make old requests new."""
+    """Return headers for resending, without position and requests, which would move the input back."""
     kept = {name: value for name, value in headers.items() if name not in _NOT_AGAIN}
     return {**kept, H_RESENT: str(first)}

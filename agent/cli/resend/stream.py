@@ -1,4 +1,4 @@
-"""Reads a leaf's stream, asks the hub what it lacks, and publishes again. Every wait is bounded."""
+"""Reads a leaf's stream, queries the hub, and republishes, with bounded waits."""
 
 from __future__ import annotations
 
@@ -38,32 +38,31 @@ _PUBLISH_SECONDS: Final = 5.0
 _TRIES: Final = 3
 _AGAIN_SECONDS: Final = 2.0
 _LONGEST_WINDOW: Final = 150.0
-"""The duplicate window is two minutes; a stream with a longer one is not waited for."""
+"""Longest duplicate window waited for; the default is two minutes."""
 
 _ROOM: Final = "wait until the agent has trimmed what the hub confirmed, or raise max_bytes of the class"
 
 
 class HubQueryError(Exception):
-    """The hub did not say what it lacks; the text says why."""
+    """The hub did not answer; the text has the reason."""
 
 
 @dataclass(slots=True)
 class ResendResult:
-    """The outcome of a plan, by batch numbers."""
+    """Results by batch number."""
 
     again: list[int] = field(default_factory=list)
     """Sent again."""
     repeated: list[int] = field(default_factory=list)
-    """Dropped by the stream as repeats to the end."""
+    """Dropped as repeats."""
     gone: list[int] = field(default_factory=list)
-    """Trimmed or evicted before they could be read."""
+    """Removed before reading."""
     refused: str | None = None
     """Why the stream refused the rest."""
 
 
 class LeafStream:
-    """The stream of one class, over a connection of the agent's identity. Everything raises `ApiError` or
-    `UnavailableError`."""
+    """A class's stream. All methods raise `ApiError` or `UnavailableError`."""
 
     def __init__(self, nc: Client, domain: str, cls: str) -> None:
         self._nc, self._domain, self._cls = nc, domain, cls
@@ -71,18 +70,18 @@ class LeafStream:
         self._name = leaf_stream(domain, cls)
 
     async def runs(self) -> Runs:
-        """The numbers that the stream holds, by run."""
+        """Return the stream's numbers by run."""
         runs = Runs()
         await self._headers(numbered_subjects(self._domain, self._cls), runs.take)
         return runs
 
     async def find(self, copies: Copies) -> Copies:
-        """Look for copies in the whole stream."""
+        """Search copies in the stream."""
         await self._headers(numbered_subjects(self._domain, self._cls), copies.take)
         return copies
 
     async def ledger(self, run: str) -> Ledger | None:
-        """The newest ledger record of a run that the stream holds."""
+        """Return a run's newest ledger record in the stream."""
         newest: StoredHeaders | None = None
 
         def take(message: StoredHeaders) -> None:
@@ -102,8 +101,7 @@ class LeafStream:
         await read_headers(self._nc, self._js, self._name, start, take)
 
     async def verify(self, run: str, last: int, say: Callable[[str], None]) -> Verified:
-        """What the hub lacks of the numbers 1 to `last` of a run; `say` gets how far it has looked. Raises
-        `HubQueryError`."""
+        """Ask the hub for missing numbers 1 to `last`; `say` reports progress. Raises `HubQueryError`."""
         lacking: list[tuple[int, int]] = []
         unknown: list[tuple[int, int]] = []
         question = VerifyRequest(self._cls, run, 1, last)
@@ -143,9 +141,9 @@ class LeafStream:
         return answer
 
     async def send(self, plan: Plan, sent: ResendResult, say: Callable[[str], None]) -> None:
-        """Publish the batches of a plan again, each under its own id, and note in `sent` what became of them.
-        While the stream still drops them as repeats (`duplicate_window`) they are retried within a bound,
-        which `say` announces."""
+        """Republish a plan under its ids and note results in `sent`. Retries within the `duplicate_window`,
+        announced by `say`.
+        """
         waiting, announced = list(plan.send), False
         window = (await self._js.stream_info(self._name)).config.get("duplicate_window", 0) / 1e9
         until = loop_time() + min(window + _AGAIN_SECONDS, _LONGEST_WINDOW)
@@ -164,7 +162,7 @@ class LeafStream:
             waiting = repeated
 
     async def _send_each(self, run: str, copies: Sequence[Copy], sent: ResendResult) -> list[Copy]:
-        """Publish each; those that the stream dropped as repeats. Ends where the stream refuses."""
+        """Publish each copy; returns those dropped as repeats. Stops at a refusal."""
         repeated = []
         for copy in copies:
             message = await self._js.get_message(self._name, seq=copy.seq)
@@ -186,7 +184,7 @@ class LeafStream:
         return repeated
 
     async def _holds(self, seq: int, copy: RawMessage) -> bool:
-        """Whether the message at a sequence is the same batch: devices may use its id."""
+        """Tell whether a message is this batch; devices may use its id."""
         message = await self._js.get_message(self._name, seq=seq)
         return message is not None and (message.subject, message.data) == (copy.subject, copy.data)
 

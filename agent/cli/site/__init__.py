@@ -1,7 +1,4 @@
-"""A whole site from one file: its hub, leaves and tenants, made into the configurations of every server and
-agent. Knows public keys only and opens no connection. This file has the schema of a topology file, and the
-configurations of a site's agents as tables of TOML. Pure.
-"""
+"""Defines topology files and makes agents' configuration tables from them. Public keys only. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from agent.config.server_checks import CLUSTER_TLS
 from agent.contract import DEFAULT_CLASS, HUB_DOMAIN
 
 _ROUTES_FILE: Final = "/etc/petiole/cluster.password"
-"""Where a machine of the hub has what the servers of its cluster show each other."""
+"""Password file of cluster routes on a hub machine."""
 
 
 class SiteServer(Struct, forbid_unknown_fields=True):
-    """A server of the hub; more than one are a cluster, and each then has a `cluster_listen`."""
+    """A hub server; several form a cluster with `cluster_listen` each."""
 
     name: str = "a"
     listen: str = "127.0.0.1:4222"
@@ -31,10 +28,11 @@ class SiteServer(Struct, forbid_unknown_fields=True):
 
 
 class SiteHub(Struct, forbid_unknown_fields=True):
-    """The hub: `urls` are where leaves dial. Its servers are run by the agents when it is `embedded`.
-    `cluster_tls_…` are where each machine has its certificate, its key and the authority of all, for what
-    passes between several. `config` has more tables of the agent's configuration, `extra` is added to that of
-    each server."""
+    """The hub; leaves dial `urls`. Agents run its servers if `embedded`.
+
+    `cluster_tls_…` are certificate, key and authority between servers. `config` adds agent tables, `extra`
+    server settings.
+    """
 
     urls: list[str] = []
     embedded: bool = False
@@ -50,13 +48,13 @@ class SiteHub(Struct, forbid_unknown_fields=True):
 
     @property
     def cluster_tls(self) -> tuple[Path, Path, Path] | None:
-        """The three files, None without."""
+        """The three files, or None."""
         cert, key, authority = self.cluster_tls_cert, self.cluster_tls_key, self.cluster_tls_ca
         return None if cert is None or key is None or authority is None else (cert, key, authority)
 
 
 class Leaves(Struct, forbid_unknown_fields=True):
-    """What all leaves have in common; `remote` is added to the remote of each server."""
+    """Common settings of leaves; `remote` adds to each server's remote."""
 
     embedded: bool = False
     listen: str = "127.0.0.1:4222"
@@ -69,15 +67,14 @@ class Leaves(Struct, forbid_unknown_fields=True):
 
 
 class SiteLeaf(LeafMember, forbid_unknown_fields=True):
-    """One leaf, as in the hub's [[leaf]] tables; without a `key` it is not let in yet. `config` is joined
-    with that of all leaves and goes before it."""
+    """One leaf as in [[leaf]]; no access without `key`. `config` overrides the common one."""
 
     classes: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
 
 
 class Topology(Struct, forbid_unknown_fields=True):
-    """The whole site. `tenants` has each tenant that a leaf names."""
+    """The site with `tenants` of its leaves."""
 
     tenants: list[str] = []
     hub: SiteHub = field(default_factory=SiteHub)
@@ -88,8 +85,7 @@ class Topology(Struct, forbid_unknown_fields=True):
 def hub_table(
     site: Topology, leaves: Mapping[str, Config], server: SiteServer | None = None
 ) -> dict[str, Any]:
-    """The configuration of the hub's agent next to a `server`, by default the first one. `leaves` are the
-    configurations of those leaves that can be read; a leaf that was never enrolled is not let in."""
+    """Return the hub agent's configuration at `server` (default: first). Unenrolled leaves get no access."""
     hub, servers = site.hub, [server for server in site.hub.server if server is not None]
     server = server or next(iter(servers), None)
     nats: dict[str, Any] = {
@@ -149,14 +145,14 @@ def leaf_table(site: Topology, leaf: SiteLeaf) -> dict[str, Any]:
 
 
 def classes(leaf: SiteLeaf, config: Config | None) -> list[str]:
-    """The classes of a leaf: those of its agent's configuration."""
+    """Return a leaf's classes by its configuration."""
     if config is None:
         return list(leaf.classes) or [DEFAULT_CLASS]
     return config.class_names
 
 
 def conflicts(rendered: Mapping[str, Any], added: Mapping[str, Any], at: str) -> Iterator[Problem]:
-    """The keys of an added table that are rendered already."""
+    """Yield added keys that are already rendered."""
     for key, value in added.items():
         present = rendered.get(key)
         if isinstance(present, Mapping) and isinstance(value, Mapping):
@@ -171,7 +167,6 @@ def _member(leaf: SiteLeaf, names: list[str]) -> dict[str, Any]:
 
 
 def _seeds(state_dir: Path, name: str) -> dict[str, Any]:
-    """The paths of the agent's own seeds, which `petiole enrol` makes."""
     return {
         "seed_file": str(state_dir / "keys" / f"{name}.nk"),
         "system_seed_file": str(state_dir / "keys" / f"{name}_system.nk"),

@@ -1,5 +1,4 @@
-"""Changes the leaves and users of a configuration while its agent runs, and makes the hub forget a leaf. What
-cannot be done is printed and ends the process."""
+"""Applies changed leaves and users to a running agent, and forgets leaves; prints failures and exits."""
 
 from __future__ import annotations
 
@@ -27,17 +26,17 @@ from agent.leaf.inputs import OPTIONS
 
 SECONDS: Final = 30.0
 _LEAF_SECONDS: Final = 0.01
-"""For each leaf of a hub: its server looks at all of them, and its registrar reads them back."""
+"""Time per leaf, which server and registrar both examine."""
 _POLL: Final = 0.1
 _CONNECT_SECONDS: Final = 5.0
 
 
 class NotAppliedError(Exception):
-    """The agent has not applied the configuration; the text says what to do."""
+    """The agent did not apply the configuration; the text has the remedy."""
 
 
 def edited_or_end(edit: Edit, change: Callable[[str], str]) -> str:
-    """The text of a file after a change to its leaves or users; one that cannot be made ends the process."""
+    """Return the edited text, or exit."""
     try:
         return change(edit.text)
     except UnicodeDecodeError as error:
@@ -47,7 +46,7 @@ def edited_or_end(edit: Edit, change: Callable[[str], str]) -> str:
 
 
 def loaded_or_end(path: Path, text: str) -> Config:
-    """The configuration that this text would be in the place of a file; its problems end the process."""
+    """Return the configuration of a text, or exit."""
     try:
         return load(path, OPTIONS, text)
     except ConfigError as error:
@@ -55,8 +54,7 @@ def loaded_or_end(path: Path, text: str) -> Config:
 
 
 def apply_or_end(whose: str, config: Config, apply: Coroutine[Any, Any, bool], done: str) -> None:
-    """Apply a stored change, and print what became of it: it is `done`, or waits for the agent to start. An
-    agent that does not take it in ends the process."""
+    """Apply a stored change and print `done`, or that it waits for a start; exit on refusal."""
     try:
         taken = asyncio.run(apply)
     except (NotAppliedError, OSError) as error:
@@ -66,7 +64,7 @@ def apply_or_end(whose: str, config: Config, apply: Coroutine[Any, Any, bool], d
 
 
 async def apply_members(config: Config) -> bool:
-    """Have the hub's agent reload its leaves; False if none runs. Raises `NotAppliedError` or `OSError`."""
+    """Reload the hub's leaves; False without agent. Raises `NotAppliedError` or `OSError`."""
     digest = members_digest(config.leaf)
 
     def applied() -> bool:
@@ -77,13 +75,13 @@ async def apply_members(config: Config) -> bool:
 
 
 async def apply_users(config: Config) -> bool:
-    """Have the agent reload its users; False if none runs. Raises `NotAppliedError` or `OSError`."""
+    """Reload the users; False without agent. Raises `NotAppliedError` or `OSError`."""
     digest = users_digest(config.user)
     return await _reloaded(config, "the agent", lambda: _status(config).get("users") == digest)
 
 
 async def _reloaded(config: Config, whose: str, applied: Callable[[], bool]) -> bool:
-    """Have the agent reload, and return once it has `applied` the file; False if no agent runs."""
+    """Reload the agent and wait until `applied`; False without agent."""
     pid = machine.running(config.state_dir)
     if pid is None:
         return False
@@ -109,13 +107,15 @@ def _status(config: Config) -> dict[str, Any]:
 
 
 def fleet_of(config: Config) -> dict[str, Any]:
-    """What the hub's agent says of the fleet; empty where it does not answer."""
+    """Return the hub's fleet, {} without answer."""
     return dict(_status(config).get("fleet", {}))
 
 
 async def forget_leaf(config: Config, domain: str) -> bool:
-    """Remove what the hub remembers of a leaf: its record and the consumer of its commands. Its readings
-    stay. Whether there was a record. Raises `NotAppliedError`."""
+    """Delete a leaf's record and command consumer, not its readings; returns whether a record existed.
+
+    Raises `NotAppliedError`.
+    """
     try:
         async with timeout(_CONNECT_SECONDS) as connecting, own_server(config) as link:
             connecting.reschedule(None)
@@ -132,7 +132,7 @@ async def forget_leaf(config: Config, domain: str) -> bool:
 
 
 def unsent(fleet: dict[str, Any], domain: str) -> int | None:
-    """How many messages a leaf announced that the hub does not hold; None if unknown."""
+    """Return a leaf's announced messages missing at the hub, None if unknown."""
     classes = fleet.get("leaves", {}).get(domain, {}).get("classes", {}).values()
     lags = [lag for row in classes if (lag := behind_of(row)) is not None]
     return sum(lags) if lags else None

@@ -1,4 +1,4 @@
-"""Checks a topology beyond single keys: names used twice, clusters that cannot vote, unknown tenants."""
+"""Checks a topology across keys: repeated names, voting clusters, tenants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agent.config.values import contract_problem, duplicate, is_hub_url, numbere
 
 
 def check(site: Topology) -> Iterator[Problem]:
-    """All problems of a topology whose values are of their types."""
+    """Yield all problems of a typed topology."""
     yield from _hub(site.hub)
     yield from _tenants(site)
     yield from _leaves(site)

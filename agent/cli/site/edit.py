@@ -1,7 +1,4 @@
-"""Edits the [[leaf]] and [[user]] tables of a file: adds one, gives it another key, revokes or forgets it.
-The file is a topology or the configuration of an agent; both have tables of one form. Its comments and order
-stay. Pure.
-"""
+"""Edits [[leaf]] and [[user]] tables of topologies and configurations, keeping comments and order. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ Row = dict[str, Any]
 
 
 class MemberError(ValueError):
-    """What is asked for cannot be done; the text says why and what to do."""
+    """The edit is impossible; the text has reason and remedy."""
 
 
 class MemberList(NamedTuple):
-    """A list of tables: its name, the key that tells them apart, and what the errors advise."""
+    """A list of tables: name, identifying key, and advice for errors."""
 
     name: str
     ident: str
@@ -57,7 +54,7 @@ class Enrolled:
 
 @dataclass(frozen=True, slots=True)
 class NewUser:
-    """A user to let in: its name and public key, what it may read, and whether its account is linked."""
+    """A user to add: name, key, readable streams, account link."""
 
     name: str
     key: str
@@ -75,7 +72,7 @@ def _given(row: Row) -> Row:
 
 
 def enrolled(text: str) -> Enrolled:
-    """The table that `petiole enrol` prints, read back. Raises `MemberError`."""
+    """Parse the table of `petiole enrol`. Raises `MemberError`."""
     try:
         (row,) = tomllib.loads(text)["leaf"]
         return Enrolled(
@@ -89,8 +86,7 @@ def enrolled(text: str) -> Enrolled:
 
 
 def added(text: str, member: Enrolled | NewUser) -> str:
-    """The file with a leaf or user added. If it is there with this key, its other values are updated. Raises
-    `MemberError`."""
+    """Add a leaf or user, or update one with this key. Raises `MemberError`."""
     members, given = LEAVES if isinstance(member, Enrolled) else USERS, member.row()
     ident = given[members.ident]
 
@@ -113,8 +109,7 @@ def added(text: str, member: Enrolled | NewUser) -> str:
 
 
 def replaced(text: str, members: MemberList, ident: str, key: str) -> str:
-    """The file with another key of a leaf or user, and the old one revoked. Of a leaf the keys of its users'
-    links are, too. Raises `MemberError`."""
+    """Replace a key and revoke the old one, with a leaf's user keys. Raises `MemberError`."""
 
     def change(rows: list[Row]) -> None:
         row = _known(rows, members, ident)
@@ -127,7 +122,7 @@ def replaced(text: str, members: MemberList, ident: str, key: str) -> str:
 
 
 def revoked(text: str, members: MemberList, ident: str) -> str:
-    """The file with a leaf or user that is not let in any more. Raises `MemberError`."""
+    """Revoke a leaf's or user's access. Raises `MemberError`."""
 
     def change(rows: list[Row]) -> None:
         row = _known(rows, members, ident)
@@ -139,8 +134,9 @@ def revoked(text: str, members: MemberList, ident: str) -> str:
 
 
 def forgotten(text: str, members: MemberList, ident: str) -> str:
-    """The file without a leaf or user; of its table stay the keys that it had, so that none is let in again.
-    The same text if it is not there: it may still have to be applied. Raises `MemberError`."""
+    """Remove a leaf or user but keep its keys as revoked. Missing ones change nothing.
+    Raises `MemberError`.
+    """
 
     def change(rows: list[Row]) -> None:
         if (row := _row(rows, members, ident)) is None:
@@ -156,7 +152,7 @@ def forgotten(text: str, members: MemberList, ident: str) -> str:
 
 
 def _revoke_keys(row: Row) -> None:
-    """Move the key of a table to its revoked ones, and those with which a leaf links its users' accounts."""
+    """Move a table's keys, with users' link keys, to revoked ones."""
     if old := [key for key in (row.pop("key", ""), *row.pop("users", {}).values()) if key]:
         row["revoked"] = [*row.get("revoked", []), *old]
 
@@ -174,7 +170,7 @@ def _known(rows: Sequence[Row], members: MemberList, ident: str) -> Row:
 
 
 def _unused(rows: Sequence[Row], members: MemberList, key: str, own: Row | None) -> None:
-    """Raise `MemberError` for a key that was revoked, or is that of another table than the `own` one."""
+    """Raise `MemberError` for a revoked key or one of another table than `own`."""
     for row in rows:
         whose = row.get(members.ident)
         if row.get("key") == key and row is not own:
@@ -184,8 +180,7 @@ def _unused(rows: Sequence[Row], members: MemberList, key: str, own: Row | None)
 
 
 def edited(text: str, members: MemberList, change: Callable[[list[Row]], None]) -> str:
-    """The text after a change to the tables of a list, made twice: to plain values, which give the
-    expected result, and to the document, which keeps comments and order. Raises `MemberError`."""
+    """Apply a change to plain values and to the document, and compare. Raises `MemberError`."""
     name = members.name
     expected = _read(text, name)
     before = [dict(row) for row in expected.get(name, [])]
@@ -244,7 +239,7 @@ def _apply(document: TOMLDocument, members: MemberList, before: Sequence[Row], r
 
 
 def _append(tables: Any) -> None:
-    """Add a table to a list, with a blank line before it, and after it where one stood there."""
+    """Add a table with blank lines around it."""
     if not isinstance(tables, AoT):
         tables.append(tomlkit.inline_table())
         return

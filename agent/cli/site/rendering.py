@@ -1,6 +1,6 @@
-"""All files of a site from its topology. Pure but for the password of a cluster, which is handed in.
+"""Renders all files of a site from its topology. Pure; the password is given.
 
-The servers' configurations follow from the agents', so both agree on classes, programs and links.
+Server configurations derive from the agents', so they agree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ README: Final = "README.md"
 
 @dataclass(frozen=True, slots=True)
 class RenderedFile:
-    """A rendered file; one that is `private` has mode 0600."""
+    """A file; `private` means mode 0600."""
 
     name: str
     text: str
@@ -42,9 +42,10 @@ class RenderedFile:
 def rendered(
     site: Topology, inputs: Mapping[str, type[Struct]], password: str, earlier: list[Problem] | None = None
 ) -> list[RenderedFile]:
-    """The files, by name. `inputs` maps each type of input to its options; `password` is that of a
-    cluster's routes; `earlier` are problems that reading has found. Raises `ConfigError` with every
-    problem."""
+    """Return files by name. Raises `ConfigError` with every problem, including `earlier` ones.
+
+    `inputs` maps types to options; `password` is for cluster routes.
+    """
     known = {problem.key for problem in earlier or ()}
     problems = [
         str(problem)
@@ -162,7 +163,7 @@ def _config(
 
 
 def _shared(text: str, names: list[str]) -> str:
-    """Several agents with one problem give one finding."""
+    """Merge equal problems of agents."""
     return f"{listed(names, 1)}: {text}"
 
 
@@ -171,7 +172,7 @@ def _toml(table: Mapping[str, Any]) -> str:
 
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Without empty tables; tables go last, since what follows one belongs to it."""
+    """Drop empty tables and put tables last."""
     plain = {key: _plain(value) if isinstance(value, Mapping) else value for key, value in table.items()}
     kept = {key: value for key, value in plain.items() if value not in ({}, [])}
     return dict(sorted(kept.items(), key=lambda item: _is_table(item[1])))
@@ -182,7 +183,7 @@ def _is_table(value: object) -> bool:
 
 
 def readme(site: Topology, names: Sequence[str]) -> str:
-    """The text; `names` are the other files."""
+    """Return the README; `names` are the other files."""
     hub = [name for name in names if name.startswith("hub")]
     lines = [
         "# What goes where",
@@ -231,7 +232,7 @@ def readme(site: Topology, names: Sequence[str]) -> str:
 
 
 def _enrol(embedded: bool) -> str:
-    """`enrol` writes what the configuration of a server includes, where there is one, beside it."""
+    """Return the enrol step, which writes the included file of a server."""
     return "petiole enrol -c /etc/petiole.toml" + ("" if embedded else " --server-directory /etc/petiole")
 
 
