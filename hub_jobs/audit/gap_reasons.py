@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,19 +25,6 @@ from hub_jobs.tables.delta import Table
 from hub_jobs.tables.gap_notes import GapReason
 from hub_jobs.tables.ranges import History
 from hub_jobs.tables.scan import Condition, rows
-
-_SAID: Final = {
-    GapReason.DISCARDED: "were discarded at the edge",
-    GapReason.EXPIRED: "expired at the hub: its stream had a max_age, which the hub's agent sets back to 0",
-    GapReason.LIMIT: "went at the hub by a limit of its stream, which should refuse new messages instead",
-    GapReason.NOT_SOURCED: "were never at the hub: its source passed them over",
-    GapReason.OTHER_LAKE: "are in the lake behind which the hub purged before this one was adopted; this one "
-    "never had them",
-    GapReason.REMOVED: "were in bronze, and bronze no longer has them",
-    GapReason.STORE_LOST: "stood in a store of the leaf that was lost before the hub had them",
-    GapReason.UNREADABLE: "are in a file of bronze that can't be read",
-    GapReason.UNKNOWN: "are gone, why is not known",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +49,8 @@ class Gap:
             f"{'hub stream' if self.kind == 'hub' else 'source'} {self.name}: sequences {text(self.ranges)}"
         )
         if self.why in (GapReason.DISCARDED, GapReason.REMOVED, GapReason.UNREADABLE):
-            return f"{what} {_SAID[self.why]}{detail}"
-        return f"{what} {verb}: {self.why}, they {_SAID[self.why]}{detail}"
+            return f"{what} {self.why.said}{detail}"
+        return f"{what} {verb}: {self.why}, they {self.why.said}{detail}"
 
 
 class Neighbours(NamedTuple):

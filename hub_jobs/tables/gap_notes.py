@@ -33,17 +33,30 @@ _NEARLY_FULL: Final = 0.9
 
 
 class GapReason(StrEnum):
-    """The reason why sequences never came."""
+    """Why sequences never came: the word in bronze, and the audit's words for it."""
 
-    DISCARDED = "discarded"
-    EXPIRED = "expired"
-    LIMIT = "hub limit"
-    NOT_SOURCED = "not sourced"
-    OTHER_LAKE = "other lake"
-    REMOVED = "removed"
-    STORE_LOST = "store lost"
-    UNREADABLE = "unreadable"
-    UNKNOWN = "unknown"
+    said: str
+
+    DISCARDED = "discarded", "were discarded at the edge"
+    EXPIRED = (
+        "expired",
+        "expired at the hub: its stream had a max_age, which the hub's agent sets back to 0",
+    )
+    LIMIT = "hub limit", "went at the hub by a limit of its stream, which should refuse new messages instead"
+    NOT_SOURCED = "not sourced", "were never at the hub: its source passed them over"
+    OTHER_LAKE = (
+        "other lake",
+        "are in the lake behind which the hub purged before this one was adopted; this one never had them",
+    )
+    REMOVED = "removed", "were in bronze, and bronze no longer has them"
+    STORE_LOST = "store lost", "stood in a store of the leaf that was lost before the hub had them"
+    UNREADABLE = "unreadable", "are in a file of bronze that can't be read"
+    UNKNOWN = "unknown", "are gone, why is not known"
+
+    def __new__(cls, word: str, said: str = "") -> GapReason:
+        member = str.__new__(cls, word)
+        member._value_, member.said = word, said
+        return member
 
 
 def reason_by_limits(info: HubStream) -> GapReason:
