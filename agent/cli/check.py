@@ -45,7 +45,8 @@ from agent.config.files import hidden
 from agent.config.mirrors import declared
 from agent.contract import Exit
 from agent.server import link_permissions
-from agent.server.dialling import Nowhere, route_of
+from agent.server.dialling import Nowhere
+from agent.server.hub_route import route_of
 from agent.server.joining import Dialled, shown
 from agent.server.permissions import Permissions
 from agent.server.setup import link_key_file, taken_ports

@@ -22,18 +22,8 @@ from agent.base.logs import shown as printable
 from agent.base.nats_server import MINIMUM, parse_version
 from agent.base.wait import timeout
 from agent.contract import CHECK_SERVER
-from agent.server.dialling import (
-    PLAIN,
-    Greeted,
-    Nowhere,
-    Route,
-    Tls,
-    address_of,
-    greet,
-    reading,
-    resolved,
-    tls_failure,
-)
+from agent.server.dialling import Greeted, Nowhere, greet, resolved, tls_failure
+from agent.server.hub_route import PLAIN, Route, Tls, address_of, reading
 
 SILENCE: Final = "it lets connect and says nothing more"
 TOO_OLD: Final = "it is too old to be asked more"

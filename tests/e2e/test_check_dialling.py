@@ -17,7 +17,8 @@ import uvloop
 from agent.cli.checks import Finding, Level
 from agent.demo.loopback import free_port
 from agent.server import dialling
-from agent.server.dialling import Nowhere, Route, greet, resolved, route_of
+from agent.server.dialling import Nowhere, greet, resolved
+from agent.server.hub_route import Route, route_of
 from agent.server.joining import LetIn, dial
 from tests.e2e.test_added_to_servers import linked
 from tests.harness.certificates import Authority

@@ -16,7 +16,7 @@ import pytest
 from agent.hub.web import FleetPages
 from agent.leaf.inputs.http.handler import OPEN_PATHS
 from agent.leaf.inputs.http.routes import ROUTES
-from agent.server.dialling import reading
+from agent.server.hub_route import reading
 from tests.e2e.test_admin import Agent
 from tests.e2e.test_admin import serving as admin_serving
 from tests.harness.certificates import self_signed

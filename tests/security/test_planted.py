@@ -20,7 +20,7 @@ from agent.config.keys import ensure_key
 from agent.demo import plan
 from agent.demo.loopback import free_port
 from agent.demo.plan import Member
-from agent.server.dialling import reading
+from agent.server.hub_route import reading
 from agent.testing.agent_process import AgentProcess
 from tests.harness.certificates import self_signed
 from tests.harness.wait import wait_for

@@ -18,7 +18,8 @@ from agent.base.wait import timeout
 from agent.cli.checks.permissions import is_granted, sample
 from agent.cli.checks.streams import Trace, parse_trace, trace_headers
 from agent.server import joining
-from agent.server.dialling import LINE, PLAIN, Greeted, Route
+from agent.server.dialling import LINE, Greeted
+from agent.server.hub_route import PLAIN, Route
 from agent.server.joining import Dialled, LetIn, error_text
 from agent.server.permissions import Permissions
 

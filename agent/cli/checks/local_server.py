@@ -19,7 +19,8 @@ from agent.config import Config, aggregates, listen_address
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.server import link_permissions, permissions
-from agent.server.dialling import WANTS_CERTIFICATE, Nowhere, Route, Tls, greet, reading
+from agent.server.dialling import WANTS_CERTIFICATE, Nowhere, greet
+from agent.server.hub_route import Route, Tls, reading
 from agent.server.permissions import AGENT_TRACES, REGISTRAR_TRACES, Permissions
 from agent.server.setup import hub_sync_seconds, identities, link_rights, store_directory
 

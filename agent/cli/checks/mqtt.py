@@ -9,7 +9,7 @@ from typing import Final
 
 from agent.base.wait import timeout
 from agent.cli.checks import Cause, Finding, Group
-from agent.server.dialling import reading
+from agent.server.hub_route import reading
 
 GROUP: Final = Group("mqtt")
 _SECONDS: Final = 2.0

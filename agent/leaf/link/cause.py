@@ -14,7 +14,8 @@ from msgspec import Struct
 from agent.base.wait import Backoff, event_within, loop_time
 from agent.config import Config
 from agent.leaf.link.observation import UplinkStatus
-from agent.server.dialling import Nowhere, route_of
+from agent.server.dialling import Nowhere
+from agent.server.hub_route import route_of
 from agent.server.joining import (
     CLIENT_PORT,
     SILENCE,
