@@ -8,10 +8,11 @@ known by its inode and by two marks of its content: the first kilobyte, and the 
 Times of change identify and order nothing: a clock is set back, and `touch` or a copy changes them.
 
 A batch carries the position behind its lines in a header: `{"v":1,"c":N,"files":"…"}`, base64 of one record a
-file. The header holds the files at their paths, and what changed since catalogue number N was kept. The
-*catalogue* holds all generations and stands in the agent's state directory. Both use the same record: BLAKE2b
-of the path (6 bytes), of the first line (3), of the first mark (5) and of both marks (8), the status,
-then inode, offset, id and `of`, each as a byte with a length and that many bytes, most significant first.
+file. The header holds the files at their paths, and what changed since catalogue number N was kept; where no
+other text tells of the time before the batch, `begun` does. The *catalogue* holds all generations and stands
+in the agent's state directory. Both use the same record: BLAKE2b of the path (6 bytes), of the first line
+(3), of the first mark (5) and of both marks (8), the status, then inode, offset, id and `of`, each as a byte
+with a length and that many bytes, most significant first.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Reader:
 
     def settle(self) -> None:
         """Look until nothing happens for longer than a renamed file is waited for."""
-        for _ in range(5):
+        for _ in range(5 if self.descriptors > 1 else 20):  # else the files wait for each other
             assert any(not self.look() for _ in range(ENDLESS)), "it comes to rest"
             self.now += max(QUIET, SCAN)
 

@@ -231,7 +231,10 @@ class Files(RuleBasedStateMachine):
         if b"\0" in data or len(kept) < 1024:  # old NULs can't be told from new ones, nor short beginnings
             self.may_double |= set(kept.replace(b"\0", b"").decode().splitlines())
         path.write_bytes(kept + b"\0" * nuls)
-        self.forgets = not self.reader.keeps
+        if not self.reader.keeps:
+            self.forgets = True
+            # A copy of it may be one of the file as it was read.
+            self.may_double |= set(kept.replace(b"\0", b"").decode().splitlines())
         if restarts:
             self.reader.restart()
         if nuls:

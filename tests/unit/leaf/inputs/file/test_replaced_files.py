@@ -344,3 +344,24 @@ def test_the_rest_of_a_file_is_read_under_any_name_in_its_folder(
     one.settle()
     assert one.stored == numbered(0, 9)
     assert not one.doubts
+
+
+def test_the_rest_of_a_copy_is_read_after_a_kill_though_no_catalogue_tells_that_it_was_begun(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    one = reader(path)
+    append(path, text(numbered(0, 40_000)))
+    one.look(take=False)
+    shutil.copyfile(path, path.with_name("a.log.1"))
+    one.now += 1
+    one.look(take=False)  # the copy is seen, and the catalogue kept
+    one.keeps = False
+    path.write_text("new\n")
+    one.now += 1
+    one.look()
+    one.look()
+    assert 0 < len(one.stored) < 40_000
+    one.restart()
+    one.settle()
+    assert sorted(one.stored) == sorted([*numbered(0, 40_000), "new"])
+    assert not one.doubts
