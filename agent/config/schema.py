@@ -109,7 +109,7 @@ class LeafMember(Struct, forbid_unknown_fields=True):
     """A leaf that the hub lets in (role hub): its domain, public key and classes; which of the hub's streams
     it may mirror or source (`takes`), and which of its own the hub may (`gives`). `revoked` are keys that it
     had and that are no longer accepted; without a `key` it is not let in. Of a leaf that is `forgotten` only
-    these keys are known. With a `tenant` it is in that one's account. `users` are the keys with which its
+    these keys are known. With a `tenant` it is in the tenant's account. `users` are the keys with which its
     server links the accounts of users, by the users' names."""
 
     domain: str
@@ -159,7 +159,7 @@ class OriginConfig(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class MirrorConfig(OriginConfig, forbid_unknown_fields=True, kw_only=True):
-    """A stream here that is a copy of another one, sequences included; when it is full the oldest messages of
+    """Copies another stream, sequences included; when it is full the oldest messages of
     the copy go. `recreate` lets the agent delete and recreate it where nothing else helps."""
 
     name: str
@@ -168,7 +168,7 @@ class MirrorConfig(OriginConfig, forbid_unknown_fields=True, kw_only=True):
 
 
 class SourceConfig(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A stream here that gathers others; when it is full they wait."""
+    """A stream here that gathers other streams; when it is full they wait."""
 
     name: str
     from_: list[OriginConfig] = msgspec.field(name="from", default_factory=list)

@@ -33,6 +33,7 @@ FORMS = {
     "a comparison without a verb": r"\bas (?:it|they) (?:is|are|was|were)\b(?! (?:not|a|an|the)\b)",
     "to stand instead of to be": r"\bstands? (?:in|twice|beside|for|there)\b",
     "to let in instead of to admit": r"\b(?:is|are) let (?:in|go)\b",
+    "a pronoun without its noun": r"\b(?:(?:all|the) others|ones|(?:new|old|other|single|that) one)\b",
 }
 
 
@@ -102,7 +103,7 @@ def test_a_long_sentence_and_each_odd_form_are_found() -> None:
     assert long_sentences("* First item of a list\n* " + "word " * 20 + "\n\n" + "word " * 20) == []
     for odd in (
         *("a leaf of which", "the user to whom", "what has come", "who may read", "nobody knows"),
-        *("for it is old", "as it was", "it stands for a name", "they are let in"),
+        *("for it is old", "as it was", "it stands for a name", "they are let in", "the others wait"),
     ):
         assert odd_forms(odd), odd
     assert odd_forms("A leaf stores a reading, as it is not lost.") == []

@@ -45,7 +45,7 @@ KNOWN_DEFECTS: Final = (
         "#8346",
     ),
     KnownDefect(
-        (2, 14, 0), (2, 14, 1), "every leaf that connects restarts the sources of all others", "#8111"
+        (2, 14, 0), (2, 14, 1), "every leaf that connects restarts the sources of all other leaves", "#8111"
     ),
     KnownDefect(
         (2, 15, 0), (2, 15, 1), "a source that waits for flow control stops without an error", "#8633"
