@@ -93,7 +93,7 @@ async def test_what_a_device_pushed_out_while_no_agent_ran_is_named_by_the_next_
     counted = pair.agent.value(
         "petiole_discarded_readings_total", **{"class": CLASS, "reason": "stream_full"}
     )
-    assert pair.agent.leaf.status()["states"]["losing"].startswith(f"{counted:.0f} of class {CLASS} ")
+    assert pair.agent.leaf.status()["states"]["losing"].startswith(f"{counted:.0f} of class {CLASS};")
 
 
 async def test_what_is_trimmed_is_not_discarded_and_a_hub_that_restarts_makes_nothing_lost(
