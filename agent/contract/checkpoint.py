@@ -104,7 +104,7 @@ def parse_committed(data: bytes | str) -> Committed:
         field_of(row, "stream", str, "committed"),
         field_of(row, "created", str, "committed"),
         seq,
-        count_of(row, "arrived", "committed", absent=0),
+        count_of(row, "arrived", "committed"),
         check_lake(row.get("lake")) if seq else "",
         nullable(row, "place", str, "committed") or "",
     )

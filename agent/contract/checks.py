@@ -161,19 +161,15 @@ def field_of(row: Mapping[str, Any], name: str, kind: type[T] | tuple[type, ...]
     return value
 
 
-def count_of(row: Mapping[str, Any], name: str, what: str, absent: int | None = None) -> int:
-    """Return a count; `absent` if optional."""
-    if absent is not None and name not in row:
-        return absent
+def count_of(row: Mapping[str, Any], name: str, what: str) -> int:
     value = field_of(row, name, int, what)
     if not 0 <= value <= MAX_INT:
         raise ContractError(f"{what}: {name} is {value}, a count was expected")
     return int(value)
 
 
-def flag_of(row: Mapping[str, Any], name: str, what: str, *, absent: bool = False) -> bool:
-    """Return a flag; `absent` if missing."""
-    return bool(field_of(row, name, bool, what)) if name in row else absent
+def flag_of(row: Mapping[str, Any], name: str, what: str) -> bool:
+    return bool(field_of(row, name, bool, what))
 
 
 def object_of(value: Any, what: str) -> dict[str, Any]:

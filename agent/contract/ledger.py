@@ -282,7 +282,7 @@ def parse_letter(line: bytes | str) -> Letter:
         field_of(row, "at", str, _WHAT),
         field_of(row, "reason", str, _WHAT),
         count_of(row, "size", _WHAT) if "size" in row else None,
-        count_of(row, "omitted", _WHAT, absent=0),
+        count_of(row, "omitted", _WHAT) if "omitted" in row else 0,
     )
 
 

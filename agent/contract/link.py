@@ -138,7 +138,7 @@ def class_state(value: Any, what: str) -> ClassState:
         bytes=count_of(value, "bytes", what),
         ledger=optional(value, "ledger", parse_previous),
         seconds_to_loss=optional(value, "seconds_to_loss", _parse_seconds),
-        acked=count_of(value, "acked", what, absent=0),
+        acked=count_of(value, "acked", what),
         idle=flag_of(value, "idle", what),
         made=made,
     )
@@ -244,9 +244,9 @@ def _class_answer(value: Any) -> ClassAnswer:
         state=field_of(value, "state", str, what),
         agreed=nullable(value, "agreed", bool, what),
         checkpoint=optional(value, "checkpoint", parse_checkpoint),
-        certain=flag_of(value, "certain", what, absent=True),
+        certain=flag_of(value, "certain", what),
         fallback=optional(value, "fallback", parse_checkpoint),
-        synced=flag_of(value, "synced", what, absent=True),
+        synced=flag_of(value, "synced", what),
     )
 
 
@@ -261,7 +261,7 @@ def parse_answer(data: bytes | str) -> Answer:
         optional(row, "commands", commands_held),
         check_exchange(row["exchange"]) if row.get("exchange") else "",
         _interval(row["sync_seconds"], "answer: sync_seconds") if row.get("sync_seconds") else 0.0,
-        count_of(row, "max_payload", "answer", absent=0),
+        count_of(row, "max_payload", "answer"),
         _interval(row["spread_seconds"], "answer: spread_seconds") if row.get("spread_seconds") else 0.0,
         optional(row, "refused_classes", _refused_classes) or {},
         _moment(row["clock"]) if row.get("clock") else 0.0,

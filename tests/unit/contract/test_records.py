@@ -53,7 +53,7 @@ GOOD: dict[str, dict[str, Any]] = {
         ).encode()
     ),
     "answer": json.loads(contract.Answer({"c": contract.ClassAnswer("s", 1, "", "well")}).encode()),
-    "committed": {"v": 1, "stream": "s", "created": "now", "seq": 1, "lake": LAKE},
+    "committed": {"v": 1, "stream": "s", "created": "now", "seq": 1, "arrived": 1, "lake": LAKE},
     "lake": json.loads(contract.HubLake(LAKE, "here", "now", {"s": ("now", 1)}).encode()),
     "command": {"v": 1, "id": "x", "args": {}, "expires": None},
     "verify": json.loads(contract.VerifyRequest("c", RUN).encode()),
