@@ -11,11 +11,13 @@ from agent.leaf.link.status import LinkState
 from tests.faults.matrix.conftest import Worlds
 from tests.faults.matrix.scenarios import judged
 from tests.faults.oracle.judge import Terms
+from tests.faults.oracle.numbered import HEAVY, HEAVY_BYTES
 from tests.faults.report import Case
 from tests.faults.schedule import schedule, seed_of
-from tests.faults.tools.line import Line, Quality, missing
+from tests.faults.tools.line import Line, Quality, Windows, missing
 from tests.faults.tools.line import line as open_line
 from tests.faults.world.environment import FaultEnvironment
+from tests.harness.wait import wait_for
 
 WHOLE = "nothing acknowledged is lost or doubled; the leaf stores meanwhile"
 needs_line = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -162,3 +164,24 @@ def test_the_link_takes_300_milliseconds(world_of: Worlds, case: Case, line: Lin
         cut_for(w, 5)
         line.set(late)
         judged(w)
+
+
+@needs_line
+def test_the_line_carries_100_kilobytes_a_second_and_breaks_every_seven_seconds(
+    world_of: Worlds, case: Case, line: Line
+) -> None:
+    case.expected = f"{WHOLE}; a backlog of half a minute arrives while the line breaks"
+    slow = Quality(rate=100e3, round_trip=0.3, windows=Windows(7.0))
+    with world_of(line=line, devices=1, pace=0.5, direct=False) as w:
+        w.link.cut()
+        w.load.over_http(w.leaf.member, f"{HEAVY}1", size=6, pace=0.0)
+        heavy = w.load.devices[-1]
+        wait_for(lambda: heavy.sent.acknowledged * HEAVY_BYTES > 3_000_000, "a backlog is stored")
+        for one in w.load.devices:
+            one.end()
+        w.link.becomes(slow, "100 kB/s, and a break every seven seconds", "down")
+        w.mended(180)
+        line.restore()
+        w.load.over_http(w.leaf.member, "late-1")
+        w.load.flows()
+        w.verdict(Terms(seconds=180))
