@@ -66,6 +66,12 @@ CAUSES: Final = (
         "connected, which it does not since ([step by step](link.md#how-soon-data-flows-again))",
     ),
     Cause(
+        "lines",
+        "2.4 kB/s*",
+        "the leaf's server closes the link as stale three seconds after each dial: the answers to its pings "
+        "wait behind everything that both ends send at the start",
+    ),
+    Cause(
         "spark-scale-backlog",
         "*: audit, most memory",
         "it grows up to a bound that the smaller backlogs are below: the driver holds the accounts of at "

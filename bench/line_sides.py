@@ -2,8 +2,8 @@
 a bridge of mosquitto, and plain TCP as the yardstick. Each has its hub's end at `Line.listen`, stores pieces
 of random bytes at the other end while the line is cut, and tells which pieces the hub holds by content.
 
-None encrypts or compresses on the line. Each alternative is set up as somebody would who knows the line: it
-dials again after a second at most, and has more under way than the line holds.
+None encrypts or compresses on the line. rsync and mosquitto dial again after a second at most, and mosquitto
+has more under way than the line holds. Petiole and nats-server keep their defaults.
 """
 
 from __future__ import annotations
@@ -236,7 +236,8 @@ def _data(message: RawMessage) -> Iterator[bytes]:
 
 @asynccontextmanager
 async def raw(directory: Path, way: Way) -> AsyncIterator[Side]:
-    """Two nats-servers with a stream each, as their documents show it, a message a piece."""
+    """Two nats-servers with a stream each and the defaults of links, a message a piece. By default the server
+    of the leaf waits a second for the first word of the hub (nats-server 2.15.1, `first_info_timeout`)."""
     listen = f'leafnodes {{ listen: "{way.line.listen}", no_advertise: true, compression: off }}'
     url = f"nats-leaf://{way.line.host}:{way.line.port}"
     dial = f'leafnodes {{ remotes: [ {{ urls: [ "{url}" ], compression: off }} ] }}'
