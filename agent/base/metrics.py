@@ -198,6 +198,17 @@ class Metrics:
         self.link_state = gauge(
             "petiole_link_state", "1 for the state that the link of a class is in.", [*by_class, "state"]
         )
+        self.link_sent = counter(
+            "petiole_link_sent_bytes", "Bytes that the local server gave to its link to the hub."
+        )
+        self.link_arrived = counter(
+            "petiole_link_arrived_bytes",
+            "Bytes of messages that the hub acknowledged for the first time.",
+            by_class,
+        )
+        self.links_in_vain = gauge(
+            "petiole_links_in_vain", "Consecutive links that ended before anything arrived.", by_class
+        )
         self.linked = gauge("petiole_linked", "1 while the hub answers announcements.")
         self.link_lag = gauge(
             "petiole_link_lag_messages",

@@ -157,6 +157,9 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield from _certificates(status)
         return
     yield f"{status['domain']}: {status['link']['sentence']}"
+    if sent := status["link"].get("sent_bytes"):
+        arrived = status["link"]["arrived_bytes"]
+        yield f"  sent over the link {sent / 1e6:.1f} MB, of which {arrived / 1e6:.1f} MB are new at the hub"
     yield from _trouble(status)
     for _, sentence in _states(status):
         yield f"  {sentence}"
@@ -164,6 +167,7 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         waiting = max(0, row["last"] - row["confirmed"])
         stored = f"stored up to {row['last']}, {waiting} not confirmed by the hub"
         yield f"  class {name}: {row['state']}; {stored}"
+        yield f"    messages in flight: at most {row['in_flight']}"
         yield f"    time to first loss: {_duration(row['seconds_to_loss'])}"
         if gone := row.get("discarded"):
             yield f"    discarded before the hub had them: {_discarded(gone)}"

@@ -62,6 +62,13 @@ class LeafState(StrEnum):
         Exit.FAILED,
         True,
     )
+    NOT_ARRIVING = (
+        "not_arriving",
+        "bytes cross and no message arrives: {}",
+        Severity.WAITS,
+        Exit.FAILED,
+        True,
+    )
     CLOCK_WRONG = (
         "clock_wrong",
         "the leaf's clock is {} the hub's: set the wrong one right",

@@ -71,6 +71,7 @@ class LeafStates:
             LeafState.LOSING: self._losing(),
             LeafState.HELD: self._held(),
             LeafState.INPUT_DOWN: self._inputs_down(down_seconds),
+            LeafState.NOT_ARRIVING: self._not_arriving(),
             LeafState.CLOCK_WRONG: self._clock(),
             LeafState.PAUSED: self._paused(),
         }
@@ -108,6 +109,10 @@ class LeafStates:
         down = sorted(name for name, at in self._down.items() if name in names and now - at <= seconds)
         said = [f"{name} ({why})" if (why := last_warning(name)) else name for name in down]
         return f"input {listed(said)}" if down else ""
+
+    def _not_arriving(self) -> str:
+        links = self._view.status.classes.values()
+        return "; ".join(link.not_arriving for link in links if link.not_arriving)
 
     def _clock(self) -> str:
         ahead = self._view.status.clock_ahead

@@ -28,6 +28,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     LinkState.DOWN: "restore the network to the hub; what is stored here flows by itself then",
     LinkState.UNVERIFIED: "start `petiole run` on the hub, or see its log",
     LinkState.FULL: "run ingest on the hub, or raise registrar.max_bytes there",
+    LinkState.NOT_ARRIVING: "lower publish.batch_bytes, and send smaller bodies",
     LinkState.DISCARDED: "raise max_bytes of the class; the audit names what went",
     LinkState.UNHEARD: "give the hub's user of this leaf what is named, and restart its server",
     LinkState.STUCK: "give the hub's user of this leaf what is named, and restart its server",

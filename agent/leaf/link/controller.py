@@ -34,7 +34,7 @@ from agent.leaf.link.observation import (
     may_repair_at,
 )
 from agent.leaf.link.status import LinkState, LinkStatus
-from agent.leaf.link.window import Window, WindowLook, looked
+from agent.leaf.link.window import IN_VAIN, Window, WindowLook, looked
 from agent.leaf.state_file import StateFile
 
 _LOOK_SECONDS: Final = 5.0
@@ -52,6 +52,8 @@ class _Work(Struct):
     behind: int = 0
     may_repair_at: float = 0.0
     window: Window = field(default_factory=Window)
+    sized: int = 0
+    """Sequence of the message that was reported as not arriving."""
 
 
 class LinkController:
@@ -103,6 +105,10 @@ class LinkController:
     def answered(self) -> bool:
         """Whether the hub answered the newest announcement."""
         return self._announcing.silent_since is None and any(work.comparison for work in self._work.values())
+
+    def in_flight(self, cls: str) -> int:
+        """Return how many messages of a class may be in flight."""
+        return self._work[cls].window.limit
 
     def agreed_epoch(self, cls: str) -> str | None:
         """The epoch of a class if its link is up and both sides still agree over it."""
@@ -197,7 +203,7 @@ class LinkController:
             for cls, _, consumer, _ in looks:
                 self._work[cls].behind = 0 if consumer is None else consumer.pending + consumer.ack_pending
             for look in looks:
-                self._measure(*look)
+                await self._measure(js, *look)
             due: list[tuple[str, str, float]] = []
             for cls, epoch, consumer, link in looks:
                 if js is self._js:
@@ -246,14 +252,18 @@ class LinkController:
             silent_since=self._announcing.silent_since,
             paused_until=self._paused_until,
             blocking_class=blocking_class(cls, self._priorities, behind, now - link.since),
+            not_arriving=self._status.classes[cls].not_arriving,
             may_repair_at=may_repair_at(consumer, work.memory.due, self._may_repair_at, work.may_repair_at),
         )
 
-    def _measure(self, cls: str, epoch: str, consumer: ConsumerInfo | None, link: UplinkStatus) -> None:
+    async def _measure(
+        self, js: JetStream, cls: str, epoch: str, consumer: ConsumerInfo | None, link: UplinkStatus
+    ) -> None:
         """Measure the line of a class."""
         if consumer is None:
             return
         work = self._work[cls]
+        before = work.window
         work.window = looked(
             work.window,
             WindowLook(
@@ -269,6 +279,18 @@ class LinkController:
                 round_trip=self._announcing.round_trip,
             ),
         )
+        status, window = self._status.classes[cls], work.window
+        moved = window.acknowledged - before.acknowledged
+        if before.over[1] == epoch and moved > 0:
+            self._status.count_arrived(cls, moved)
+        self._metrics.links_in_vain.labels(cls).set(window.fruitless)
+        if window.fruitless < IN_VAIN:
+            status.not_arriving = ""
+        elif window.acknowledged + 1 != work.sized:
+            work.sized = window.acknowledged + 1
+            message = await js.get_message(contract.leaf_stream(self._domain, cls), seq=work.sized)
+            size_text = "" if message is None else f" ({len(message.data)} bytes)"
+            status.not_arriving = f"class {cls}, message {work.sized}{size_text}, {IN_VAIN} links in a row"
         remembered, size = self._state.current.windows.get(cls, 0), work.window.size
         if not remembered / 2 < size < remembered * 2:
             self._state.current.windows[cls] = size

@@ -299,4 +299,6 @@ def _flow(
         return LinkState.STUCK, ""
     if comparison is not None and (lost := discarded(comparison, memory.confirmed)) is not None:
         return LinkState.DISCARDED, f"{lost[0]} to {lost[1]}"
+    if observation.not_arriving:
+        return LinkState.NOT_ARRIVING, observation.not_arriving
     return LinkState.FLOWING, ""

@@ -110,7 +110,11 @@ class LeafLink:
         self._uplink: UplinkMonitor | None = None
         if (system_seed := identities(config).system) is not None:
             self._uplink = UplinkMonitor(
-                config.nats.url, system_seed, config.domain, lambda: view.events.emit(LinkChanged())
+                config.nats.url,
+                system_seed,
+                config.domain,
+                lambda: view.events.emit(LinkChanged()),
+                view.status.count_sent,
             )
         self.controller = LinkController(
             config,
@@ -209,6 +213,8 @@ class LeafLink:
             "linked": self.controller.answered,
             "state": state,
             "sentence": self.status.sentence,
+            "sent_bytes": self.status.sent_bytes,
+            "arrived_bytes": round(self.status.arrived_bytes),
             "cause": cause.sentence if cause is not None else None,
             "attention": state not in ORDINARY | PATIENT or (cause is not None and cause.person),
         }
@@ -223,6 +229,7 @@ class LeafLink:
             "last": link.last,
             "confirmed": link.confirmed,
             "hub_stream": link.hub_stream,
+            "in_flight": self.controller.in_flight(cls),
             "seconds_to_loss": self.time_to_loss.left(cls),
             "held_back": self._view.held_back(cls),
         }

@@ -89,6 +89,8 @@ class LinkObservation(Struct, frozen=True):
     """Until when a command has paused the link, 0 if none has."""
     blocking_class: str = ""
     """The class that goes before this one."""
+    not_arriving: str = ""
+    """Message that did not arrive over several links, "" if none."""
     may_repair_at: float = 0.0
     """When a new epoch may begin at the earliest."""
 

@@ -33,6 +33,7 @@ class LinkState(StrEnum):
     FULL = "full"
     CAPPED = "capped"
     DOWN = "down"
+    NOT_ARRIVING = "not_arriving"
     DISCARDED = "discarded"
     UNHEARD = "unheard"
     STUCK = "stuck"
@@ -58,6 +59,8 @@ SENTENCES: Final = {
     "nothing is lost, and the flow resumes by itself",
     LinkState.DOWN: "the link to the hub is down{detail}: readings are kept here as long as there is room, "
     "and flow when it is up again",
+    LinkState.NOT_ARRIVING: "bytes cross and no message arrives: {detail}; send smaller messages "
+    "(publish.batch_bytes, smaller bodies), or give the line longer windows",
     LinkState.DISCARDED: "messages {detail} left the stream of this leaf before the hub had them: it was "
     "full and its class discards the oldest, or they were purged or deleted by hand; the audit names what is "
     "missing",
@@ -116,6 +119,10 @@ class ClassLinkStatus(Struct):
     """The leaf sequence up to which the hub holds everything."""
     last: int = 0
     hub_stream: str = ""
+    message_bytes: float = 0.0
+    """Mean size of the stream's messages."""
+    not_arriving: str = ""
+    """Message that did not arrive over several links, "" if none."""
     crowded: bool = False
     """Whether the stream is so full that what is confirmed is trimmed."""
 
@@ -140,6 +147,10 @@ class LinkStatus:
         """Seconds by which this machine's clock is ahead of the hub's, None while the hub has not said."""
         self.hub_max_payload = 0
         """The bytes of a message that the hub's server takes; 0 where the hub does not say."""
+        self.sent_bytes = 0
+        """Bytes given to the link since the agent started."""
+        self.arrived_bytes = 0.0
+        """Bytes of messages that the hub acknowledged for the first time since then."""
         first = sentence(LinkState.AWAY, "it has not answered yet")
         self.classes = {cls: ClassLinkStatus(LinkState.AWAY, first) for cls in classes}
         for cls in classes:
@@ -167,10 +178,22 @@ class LinkStatus:
         self._metrics.link_state.labels(cls, state.value).set(1)
         link.state, link.sentence = state, text
 
+    def count_sent(self, sent: int) -> None:
+        """Count bytes given to the link."""
+        self.sent_bytes += sent
+        self._metrics.link_sent.inc(sent)
+
+    def count_arrived(self, cls: str, messages: int) -> None:
+        """Count messages of a class that the hub acknowledged for the first time."""
+        arrived = messages * self.classes[cls].message_bytes
+        self.arrived_bytes += arrived
+        self._metrics.link_arrived.labels(cls).inc(arrived)
+
     def count(self, cls: str, info: StreamInfo) -> None:
         """Show what the stream of a class holds."""
         link = self.classes[cls]
         link.last = info.last
+        link.message_bytes = info.bytes / info.messages if info.messages else 0.0
         link.crowded = info.bytes > TRIM_ABOVE * self._limits[cls].max_bytes or self._short_of_room()
         self._metrics.backlog.labels(cls).set(max(0, info.last - max(link.confirmed, info.first - 1)))
         self._metrics.stream_bytes.labels(cls).set(info.bytes)

@@ -31,12 +31,21 @@ log = structlog.get_logger("link")
 
 
 class UplinkMonitor:
-    """Keeps `status` up to date and calls `changed` when it changes; it is None until something is known."""
+    """Keeps `status` up to date and calls `changed` when it changes; it is None until something is known.
+    Calls `sent` with the bytes that the server has given to its link since the last call."""
 
-    def __init__(self, url: str, seed_file: Path, identity: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        seed_file: Path,
+        identity: str,
+        changed: Callable[[], None],
+        sent: Callable[[int], None],
+    ) -> None:
         self._url, self._seed_file, self._identity, self._changed = url, seed_file, identity, changed
         self._look = asyncio.Event()
         self._events = 0
+        self._sent, self._counted = sent, 0
         self.status: UplinkStatus | None = None
 
     async def run(self) -> None:
@@ -59,7 +68,9 @@ class UplinkMonitor:
             events = self._events
             answer = await request(nc, _LEAFZ, b"", _ANSWER_SECONDS)
             if events == self._events:  # an answer from before an event is out of date
-                self._update(_key(json.loads(answer.data)))
+                listed = json.loads(answer.data)
+                self._count(sum(leaf["out_bytes"] for leaf in _links(listed)))
+                self._update(_key(listed))
                 await event_within(self._look, POLL_SECONDS)
 
     async def _receive(self, msg: Msg) -> None:
@@ -68,8 +79,15 @@ class UplinkMonitor:
             return
         self._events += 1
         if msg.subject.endswith(".DISCONNECT"):
+            self._count(event["sent"]["bytes"])
+            self._counted = 0
             self._update("")
         self._look.set()
+
+    def _count(self, sent: int) -> None:
+        """Count what this link has been given; a smaller number is that of another link."""
+        self._sent(sent - self._counted if sent >= self._counted else sent)
+        self._counted = sent
 
     def _update(self, key: str) -> None:
         if self.status is None or self.status.key != key:
@@ -79,6 +97,10 @@ class UplinkMonitor:
 
 def _key(answer: dict[str, Any]) -> str:
     """Identifies this link: the server's start and the number it gave the link."""
-    data = answer["data"]
-    links = [leaf for leaf in data.get("leafs") or [] if leaf.get("account") == ACCOUNT]
-    return f"{data['server_id']}/{max(leaf['id'] for leaf in links)}" if links else ""
+    links = _links(answer)
+    return f"{answer['data']['server_id']}/{max(leaf['id'] for leaf in links)}" if links else ""
+
+
+def _links(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the links of Petiole's account."""
+    return [leaf for leaf in answer["data"].get("leafs") or [] if leaf.get("account") == ACCOUNT]

@@ -37,6 +37,8 @@ _HEARTBEAT_SECONDS: Final = 1.0
 """Silence after which nats-server 2.15.1 sends a heartbeat. A reset consumer makes no new request while an
 earlier request is unanswered; the heartbeat makes the hub's server answer the request that the break lost."""
 _SOON, _NEXT = 0.1, 0.2
+IN_VAIN: Final = 3
+"""Consecutive links without an arrival after which the agent reports it."""
 
 
 class WindowLook(Struct, frozen=True):

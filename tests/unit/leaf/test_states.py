@@ -21,7 +21,7 @@ class Leaf:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         self.now, self.lost, self.held = 0.0, {"bulk": 0, "normal": 0}, dict[str, str]()
         self.inputs, self.metrics = ["http", "plc"], Metrics()
-        links = {cls: SimpleNamespace(state=LinkState.FLOWING) for cls in self.lost}
+        links = {cls: SimpleNamespace(state=LinkState.FLOWING, not_arriving="") for cls in self.lost}
         self.status = SimpleNamespace(clock_ahead=None, classes=links)
         view = SimpleNamespace(held_back=self.held.get, status=self.status)
         monkeypatch.setattr(states, "loop_time", lambda: self.now)
@@ -123,6 +123,11 @@ def test_a_clock_is_wrong_that_differs_from_the_hubs_by_more_than_a_minute(leaf:
     ):
         leaf.status.clock_ahead = ahead
         assert leaf.states.now().get("clock_wrong") == about
+
+
+def test_a_message_that_does_not_arrive_is_announced(leaf: Leaf) -> None:
+    leaf.status.classes["bulk"].not_arriving = "class bulk, message 9"
+    assert leaf.states.now() == leaf.states.announced() == {"not_arriving": "class bulk, message 9"}
 
 
 def test_a_paused_link_is_said(leaf: Leaf) -> None:

@@ -24,13 +24,20 @@ from agent.demo.loopback import free_port
 LEAF: Final[dict[str, Any]] = {
     "role": "leaf",
     "domain": "edge-1",
-    "link": {"state": "flowing", "sentence": "data flows", "attention": False},
+    "link": {
+        "state": "flowing",
+        "sentence": "data flows",
+        "attention": False,
+        "sent_bytes": 2_000_000,
+        "arrived_bytes": 500_000,
+    },
     "classes": {
         "normal": {
             "state": "flowing",
             "sentence": "data flows",
             "last": 9,
             "confirmed": 4,
+            "in_flight": 2,
             "seconds_to_loss": None,
         }
     },
@@ -133,6 +140,7 @@ def _printed(**given: Any) -> str:
         "sentence": "",
         "last": 9,
         "confirmed": 4,
+        "in_flight": 2,
         "seconds_to_loss": 0.0,
         "held_back": None,
         "discarded": None,

@@ -97,6 +97,7 @@ ALL: dict[str, str] = {
     "losing": "9 of class bulk",
     "held": "class normal: its stream is full",
     "input_down": "input plc",
+    "not_arriving": "class bulk, message 9 (60000 bytes), 3 links in a row",
     "clock_wrong": "2 years ahead of",
 }
 
@@ -119,7 +120,7 @@ def test_what_a_leaf_says_of_itself_is_graver_than_that_its_data_flows(word: str
 
 def test_a_leaf_with_several_states_has_the_word_of_the_gravest_and_the_sentences_of_all() -> None:
     row = announcing(dict(reversed(ALL.items())))
-    assert row["words"] == ["losing", "held", "input_down", "clock_wrong"]
+    assert row["words"] == ["losing", "held", "input_down", "not_arriving", "clock_wrong"]
     assert all(about in row["state"] for about in ALL.values())
 
 

@@ -390,6 +390,11 @@ def test_what_was_confirmed_stays_so_while_nobody_can_tell() -> None:
     assert decide(KNOWN, seen(comparison=unknown)).memory.confirmed == 205
 
 
+def test_a_link_over_which_nothing_arrives_does_not_count_as_flowing() -> None:
+    decision = decide(KNOWN, replace(SEEN, not_arriving="class normal, message 9"))
+    assert (decision.state, decision.detail) == (LinkState.NOT_ARRIVING, "class normal, message 9")
+
+
 def test_an_idle_link_is_never_stuck() -> None:
     decision = decide(KNOWN, SEEN)
     for minute in range(1, 10):
