@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable
@@ -31,7 +32,7 @@ from agent.cli.configuration import (
     seconds_or_end,
 )
 from agent.cli.query import AdminStatusError, own_server, status_of
-from agent.config import Config, aggregates
+from agent.config import Config, aggregates_of, cell_of_leaf
 from agent.contract import (
     COMMANDS_INPUT,
     H_ENCODING,
@@ -49,6 +50,7 @@ from agent.contract import (
 )
 from agent.jetstream import ApiError, JetStream, JetStreamError, RawMessage
 from agent.jetstream.connection import EXPECTED
+from agent.jetstream.readers import StoredHeaders
 
 KEPT: Final = 7 * 86400.0
 """Seconds for which a returning leaf still answers an expired command."""
@@ -63,6 +65,12 @@ async def store(js: JetStream, domain: str, app: str, verb: str, command: Comman
     if command.expires is not None:
         headers[_TTL] = f"{max(1, round(command.expires - time.time() + KEPT))}s"
     return await js.publish(command_subject(domain, app, verb), command.encode(), headers)
+
+
+def expires(stored: StoredHeaders) -> float:
+    """When a command that `store` stored expires, in seconds since 1970."""
+    ttl = stored.headers.get(_TTL, "").removesuffix("s")
+    return stored.time + int(ttl) - KEPT if ttl.isdecimal() else math.inf
 
 
 class AnswerWatch:
@@ -232,10 +240,13 @@ async def _send(
 ) -> SentCommand:
     account_key(settings)
     try:
-        async with timeout(_CONNECT_SECONDS) as connecting, own_server(settings) as link:
+        async with (
+            timeout(_CONNECT_SECONDS) as connecting,
+            own_server(settings, cell_of_leaf(settings, domain)) as link,
+        ):
             connecting.reschedule(None)
             js = JetStream(link.nc)
-            watch = AnswerWatch(js, aggregates(settings), domain)
+            watch = AnswerWatch(js, aggregates_of(settings, cell_of_leaf(settings, domain)), domain)
             if patience:
                 await watch.begin()
             try:

@@ -1,4 +1,4 @@
-"""Implements `petiole fleet list | add | replace | revoke | forget`, which lists leaves and edits their keys.
+"""Implements `petiole fleet list | add | replace | revoke | forget | split`, for the leaves of a hub.
 
 Exit codes: 0 done; the gravest listed state's (`agent.contract.leaf_state`), 3 for unaccounted readings; 2
 wrong usage or impossible; 4 another program edits the file; 5 the hub's agent does not answer or did not
@@ -32,8 +32,8 @@ from agent.cli.configuration import (
     editing,
     end,
 )
-from agent.config import Config, ConfigError, read_table
-from agent.contract import ContractError, Exit, LeafState, check_domain
+from agent.config import Config, ConfigError, aggregates_of, read_table
+from agent.contract import HOME, ContractError, Exit, LeafState, check_domain
 
 if TYPE_CHECKING:
     from agent.cli.site.edit import Enrolled
@@ -206,6 +206,53 @@ def forget(config: File, domain: Domain, out: Out = None) -> None:
     )
     if not applied:
         typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole.toml")
+
+
+@app.command()
+def split(config: ConfigFile) -> None:
+    """Move leaves of a cell that has more than [registrar] cell_leaves into further cells. A leaf with
+    commands that have not expired stays."""
+    from agent.cli.site.apply import (
+        NotAppliedError,
+        apply_members,
+        apply_or_end,
+        commanded,
+        edited_or_end,
+        loaded_or_end,
+    )
+    from agent.cli.site.edit import split as split_text
+
+    with editing(config) as file:
+        settings = configuration(config)
+        if settings.role != "hub" or settings.nats.server != "embedded":
+            end(["cells are of a hub whose server its agent runs; name its configuration with -c"])
+        if settings.nats.cluster.on:
+            end(["write `cell` into the [[leaf]] tables of each machine alike, and reload their agents"])
+        account_key(settings)
+        try:
+            staying = asyncio.run(commanded(settings))
+        except NotAppliedError as error:
+            end([str(error)], Exit.UNREACHABLE)
+        kept, moved, stayed = len(aggregates_of(settings, HOME)), list[str](), list[str]()
+
+        def edit(text: str) -> str:
+            new, moving, remaining = split_text(text, staying, kept)
+            moved.extend(moving)
+            stayed.extend(remaining)
+            return new
+
+        text = edited_or_end(file, edit)
+        if stayed:
+            typer.echo(
+                f"{len(stayed)} leaves stay, for they have commands that have not expired, or take or give "
+                f"streams ({', '.join(stayed[:5])}{', …' if stayed[5:] else ''})"
+            )
+        if not moved:
+            typer.echo("no leaf moves")
+            return
+        settings = loaded_or_end(config, text)
+        file.store(text)
+        apply_or_end("the hub's agent", settings, apply_members(settings), f"{len(moved)} leaves move")
 
 
 def _check(leaf: Enrolled) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent.cli.configuration import AsJson, ConfigFile, account_key, configuration, end, quiet
-from agent.config import Config, Seconds, aggregates
+from agent.config import Config, Seconds, aggregates_of, cell_of_leaf
 from agent.contract import DEFAULT_CLASS, MAX_NAME, VERSION, ContractError, check_domain, parse_hub_lake
 
 if TYPE_CHECKING:
@@ -200,7 +200,9 @@ def _hub(
     classes = next((leaf.classes for leaf in settings.leaves if leaf.domain == domain), [DEFAULT_CLASS])
     try:
         ingested = tables.ingested if tables is not None else lambda _stream, _created: 0
-        seen.hub = asyncio.run(streams.look(settings, domain, aggregates(settings), classes, ingested))
+        cell = cell_of_leaf(settings, domain)
+        names = aggregates_of(settings, cell)
+        seen.hub = asyncio.run(streams.look(settings, domain, names, classes, ingested))
     except streams.HubBacklogError as error:
         unseen.append(f"what is at the hub and not in bronze: {error}")
         return True

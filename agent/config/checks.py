@@ -9,7 +9,7 @@ from agent import contract
 from agent.base.files import without_password
 from agent.base.http.access import is_loopback
 from agent.base.listen_sockets import EVERYWHERE
-from agent.config.schema import Config, aggregates
+from agent.config.schema import Config, aggregates, cells
 from agent.config.server_checks import check_server
 from agent.config.table_checks import check_links, check_members, check_rules, check_users
 from agent.config.values import (
@@ -232,9 +232,9 @@ def _sizes(config: Config) -> Iterator[Problem]:
 def bytes_needed(config: Config) -> int:
     """Return the streams' total bytes, the least `nats.max_file_store`."""
     if config.role == "hub":
-        return (
-            len(aggregates(config)) * config.registrar.max_bytes + _OTHER_HUB_STREAMS + _users_bytes(config)
-        )
+        more = (len(cells(config)) - 1) * COMMANDS_BYTES
+        of_aggregates = len(aggregates(config)) * config.registrar.max_bytes
+        return of_aggregates + _OTHER_HUB_STREAMS + more + _users_bytes(config)
     streams = [*numbered(config.class_), *numbered(config.mirror), *numbered(config.source)]
     total: int = sum(stream.max_bytes for _, stream in streams) + COMMANDS_BYTES + _users_bytes(config)
     return total + MQTT_RETAINED_BYTES if config.nats.mqtt.on else total

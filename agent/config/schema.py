@@ -109,8 +109,8 @@ class LeafMember(Struct, forbid_unknown_fields=True):
     """A leaf that the hub lets in (role hub): its domain, public key and classes; which of the hub's streams
     it may mirror or source (`takes`), and which of its own the hub may (`gives`). `revoked` are keys that it
     had and that are no longer accepted; without a `key` it is not let in. Of a leaf that is `forgotten` only
-    these keys are known. With a `tenant` it is in the tenant's account. `users` are the keys with which its
-    server links the accounts of users, by the users' names."""
+    these keys are known. With a `tenant` it is in the tenant's account, else in that of its `cell`, 0 being
+    the first. `users` are the keys with which its server links the accounts of users, by the users' names."""
 
     domain: str
     key: str = ""
@@ -120,7 +120,13 @@ class LeafMember(Struct, forbid_unknown_fields=True):
     revoked: list[str] = []
     forgotten: bool = False
     tenant: str = ""
+    cell: Annotated[int, Meta(ge=0, le=9_999)] = 0
     users: dict[str, str] = {}
+
+    @property
+    def cell_name(self) -> str:
+        """The name of its cell."""
+        return str(self.cell) if self.cell else contract.HOME
 
 
 class User(Struct, forbid_unknown_fields=True):
@@ -178,7 +184,8 @@ class SourceConfig(Struct, forbid_unknown_fields=True, kw_only=True):
 class RegistrarConfig(Struct, forbid_unknown_fields=True):
     """The hub's registrar (role hub). `keep` is how many committed messages an aggregate retains, so that
     checkpoints can still be checked; `max_sources` how many classes of leaves it takes; `aggregates` how many
-    there are at least; `bytes_per_hour` what a domain may send (None: as much as it likes); `replicas` on how
+    there are at least in the first cell; `cell_leaves` how many leaves `petiole fleet add` puts into a cell;
+    `bytes_per_hour` what a domain may send (None: as much as it likes); `replicas` on how
     many servers of a cluster the hub's streams stand; `sync_interval` how often an embedded server syncs its
     disk. Leaves that match one of the patterns `metrics` have
     metrics of their own, at most `metrics_leaves` of them."""
@@ -187,6 +194,7 @@ class RegistrarConfig(Struct, forbid_unknown_fields=True):
     max_bytes: Size = Size(4 * 2**30)
     max_sources: Annotated[int, Meta(ge=1, le=2_000)] = 200
     aggregates: Annotated[int, Meta(ge=1, le=100)] = 1
+    cell_leaves: Annotated[int, Meta(ge=1, le=2_000)] = 200
     bytes_per_hour: Size | None = None
     replicas: Literal[1, 3] = 1
     sync_interval: SyncInterval = SyncInterval(1.0)
@@ -279,11 +287,35 @@ class Config(Struct, forbid_unknown_fields=True):
         return self.publish.linger
 
 
+def cells(config: Config) -> dict[str, list[LeafMember]]:
+    """The leaves of each cell, the first cell in front. A cell stays when all its leaves are forgotten, for
+    its aggregates may hold readings."""
+    found: dict[str, list[LeafMember]] = {contract.HOME: []}
+    for leaf in sorted(config.leaf, key=lambda leaf: 0 if leaf is None else leaf.cell):
+        if leaf is not None:
+            found.setdefault(leaf.cell_name, []).append(leaf)
+    return {cell: [leaf for leaf in leaves if not leaf.forgotten] for cell, leaves in found.items()}
+
+
 def aggregates(config: Config) -> tuple[str, ...]:
-    """Return the aggregates' names, for all configured classes and at least `[registrar] aggregates`."""
-    sources = sum(len(leaf.classes) for leaf in config.leaves)
-    needed = -(-sources // config.registrar.max_sources)
-    return tuple(contract.aggregate(number) for number in range(max(1, needed, config.registrar.aggregates)))
+    """Return the aggregates' names: in each cell for all classes of its leaves, and in the first cell at
+    least `[registrar] aggregates`."""
+    names = []
+    for cell, leaves in cells(config).items():
+        needed = -(-sum(len(leaf.classes) for leaf in leaves) // config.registrar.max_sources)
+        least = 1 if cell else config.registrar.aggregates
+        names += [contract.aggregate(number, cell) for number in range(max(1, needed, least))]
+    return tuple(names)
+
+
+def aggregates_of(config: Config, cell: str) -> tuple[str, ...]:
+    """Return the names of a cell's aggregates."""
+    return tuple(name for name in aggregates(config) if contract.cell_of(name) == cell)
+
+
+def cell_of_leaf(config: Config, domain: str) -> str:
+    """Return the cell of a leaf, the first cell for an unknown domain."""
+    return next((leaf.cell_name for leaf in config.leaf if leaf.domain == domain), contract.HOME)
 
 
 def readers(config: Config, what: str) -> list[str]:

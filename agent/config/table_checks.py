@@ -210,18 +210,26 @@ def check_members(config: Config) -> Iterator[Problem]:
         for place, text in _keys(key, leaf):
             yield from _key(place, text, keys, *_OF_LEAVES)
         if leaf.tenant:
-            yield from _tenant(key, leaf)
+            yield from contract_problem(
+                f"{key}.tenant", contract.check_tenant, leaf.tenant, "choose another name"
+            )
+        if leaf.tenant or leaf.cell:
+            yield from _apart(config, key, leaf)
         for cls in leaf.classes:
             yield from contract_problem(
                 f"{key}.classes", contract.check_class, cls, "name a class of that leaf"
             )
 
 
-def _tenant(key: str, leaf: LeafMember) -> Iterator[Problem]:
-    yield from contract_problem(f"{key}.tenant", contract.check_tenant, leaf.tenant, "choose another name")
+def _apart(config: Config, key: str, leaf: LeafMember) -> Iterator[Problem]:
+    whose = "a tenant's" if leaf.tenant else f"in cell {leaf.cell}"
     for name in ("takes", "gives"):
         if getattr(leaf, name):
-            yield Problem(f"{key}.{name}", "cannot cross accounts, and this leaf is a tenant's", "remove it")
+            yield Problem(f"{key}.{name}", f"cannot cross accounts, and this leaf is {whose}", "remove it")
+    if leaf.tenant and leaf.cell:
+        yield Problem(f"{key}.cell", "stands beside a tenant, which has an account of its own", "remove it")
+    elif leaf.cell and config.nats.server == "external":
+        yield Problem(f"{key}.cell", "is for a hub whose server its agent runs", "remove it")
 
 
 def check_users(config: Config) -> Iterator[Problem]:

@@ -13,9 +13,11 @@ from agent.contract.checks import VERSION, ContractError, check_class, check_dom
 __all__ = [
     "ACCOUNT",
     "AGENT_INPUT",
+    "AGGREGATES",
     "CHECK_SERVER",
     "DEFAULT_CLASS",
     "FLEET_BUCKET",
+    "HOME",
     "HUB_DOMAIN",
     "H_MQTT",
     "MADE_METADATA",
@@ -35,6 +37,9 @@ __all__ = [
     "announce_subject",
     "api_prefix",
     "batch_subject",
+    "cell_account",
+    "cell_api",
+    "cell_of",
     "clock_subject",
     "committed_subject",
     "cursor_subject",
@@ -95,12 +100,18 @@ MQTT_RETAINED: Final = "$MQTT_rmsgs"
 MQTT_RETAINED_BYTES: Final = 16 * 2**20
 """Limit of retained messages, which no user may subscribe."""
 FLEET_BUCKET: Final = "petiole_fleet"
+AGGREGATES: Final = "aggregates.known"
+"""The key of the record in that bucket that names all aggregates; a domain has no dot."""
 ACCOUNT: Final = "PETIOLE"
+"""Petiole's account on a server; at the hub that of its first cell, with the records of the fleet."""
+HOME: Final = ""
+"""The first cell."""
 USER_API: Final = "JS.petiole.API"
 """Prefix of a user's view of streams. A prefix with `$` does not cross accounts (nats-server 2.15.1)."""
 USER_CONSUMERS: Final = "user-"
 """Prefix of users' consumers."""
 
+_TELEMETRY: Final = "TELEMETRY_"
 _TOKEN = re.compile(r"[^\s.*>\x00-\x1f]+\Z")
 _EPOCH_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -122,9 +133,26 @@ def leaf_stream(domain: str, cls: str) -> str:
     return f"TEL_{domain}_{cls}"
 
 
-def aggregate(number: int) -> str:
+def aggregate(number: int, cell: str = HOME) -> str:
     """Return a hub aggregate's name."""
-    return f"TELEMETRY_{number}"
+    return f"{_TELEMETRY}{cell}_{number}" if cell else f"{_TELEMETRY}{number}"
+
+
+def cell_of(stream: str) -> str:
+    """Return the cell of an aggregate, `HOME` for any other stream."""
+    return stream.removeprefix(_TELEMETRY).rpartition("_")[0] if stream.startswith(_TELEMETRY) else HOME
+
+
+def cell_account(cell: str) -> str:
+    """Return the account of a cell on the hub's server."""
+    return f"CELL_{cell}" if cell else ACCOUNT
+
+
+def cell_api(stream: str) -> str:
+    """Return the JetStream API for an aggregate in the account of the first cell. A prefix that begins with
+    `$` does not cross accounts (seen on nats-server 2.15.1)."""
+    cell = cell_of(stream)
+    return f"JS.{cell_account(cell)}.API" if cell else "$JS.API"
 
 
 def stream_metadata(domain: str, cls: str) -> dict[str, str]:

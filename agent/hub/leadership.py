@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +28,8 @@ from nats.aio.msg import Msg
 from agent.base.clock import machine
 from agent.base.logs import LogEdge
 from agent.base.wait import timeout
-from agent.contract import COMMANDS, ContractError
+from agent.contract import COMMANDS, HOME, ContractError
+from agent.hub.cells import CellStreams
 from agent.hub.lease import LEASE, RENEW_EVERY, Election, Lease, parse_lease
 from agent.hub.registrar.aggregate import fleet_config
 from agent.hub.registrar.fleet_store import BUCKET, BucketRoom, in_turn, read_copies
@@ -67,9 +69,9 @@ class NotLeadingError(UnavailableError):
 
 
 class Leadership:
-    """One agent's part in the lead of the hub, over one pair of connections; `me` is its identity among those
-    of one server. A takeover needs the `streams`, so the holder has other servers lead them than that of its
-    own machine."""
+    """One agent's part in the lead of the hub, over its connections, those in other cells than the first in
+    `cells`; `me` is its identity among those of one server. A takeover needs the `streams`, so the holder has
+    other servers lead them than that of its own machine."""
 
     def __init__(
         self,
@@ -79,11 +81,14 @@ class Leadership:
         replicas: int,
         streams: Iterable[str],
         metrics: LeadMetrics,
+        cells: Mapping[str, Client] | None = None,
     ) -> None:
-        self._nc, self._system_nc = nc, system_nc
-        self._streams = (BUCKET, COMMANDS, *streams)
+        self._nc, self._system_nc, self._cells = nc, system_nc, cells or {}
+        self._streams = (BUCKET, *streams)
         self._moved_at = 0.0
-        self._js = JetStream(nc, timeout=_ANSWER_SECONDS)
+        make = partial(JetStream, timeout=_ANSWER_SECONDS)
+        self._of_cells = CellStreams({HOME: nc, **self._cells}, make)
+        self._js = self._of_cells.home
         self._room = BucketRoom(self._js)
         self._replicas = replicas
         self._metrics = metrics
@@ -181,12 +186,13 @@ class Leadership:
         if not self.taken.is_set() or self._replicas == 1 or _now() < self._moved_at + _MOVE_EVERY:
             return
         self._moved_at = _now()
-        for stream in self._streams:
+        commands = [(js, COMMANDS) for js in self._of_cells.by_cell.values()]
+        for js, stream in [*commands, *((self._of_cells.of(name), name) for name in self._streams)]:
             try:
-                cluster = (await self._js.api(f"STREAM.INFO.{stream}")).get("cluster") or {}
+                cluster = (await js.api(f"STREAM.INFO.{stream}")).get("cluster") or {}
                 current = [replica for replica in cluster.get("replicas") or [] if replica.get("current")]
                 if cluster.get("leader") == self._election.name and current and self.holds():
-                    await self._js.api(f"STREAM.LEADER.STEPDOWN.{stream}")
+                    await js.api(f"STREAM.LEADER.STEPDOWN.{stream}")
                     log.info("stream led elsewhere", stream=stream)
             except JetStreamError as error:
                 log.info("stream not led elsewhere", stream=stream, reason=str(error))
@@ -235,7 +241,8 @@ class Leadership:
 
     def _connections(self) -> tuple[tuple[str, int], ...]:
         """The connections over which this agent may change something."""
-        clients = [nc for nc in (self._nc, self._system_nc) if nc is not None and nc.is_connected]
+        own = (self._nc, self._system_nc, *self._cells.values())
+        clients = [nc for nc in own if nc is not None and nc.is_connected]
         return tuple((str(nc._server_info["server_id"]), int(nc.client_id or 0)) for nc in clients)
 
     async def _cut(self, connections: tuple[tuple[str, int], ...]) -> None:

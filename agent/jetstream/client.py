@@ -59,6 +59,11 @@ class JetStream:
         return info if created == info.created else replace(info, created=created, made=info.created)
 
     @property
+    def nc(self) -> Client:
+        """The connection."""
+        return self._nc
+
+    @property
     def connected(self) -> bool:
         """Whether the connection is up."""
         return bool(self._nc.is_connected)

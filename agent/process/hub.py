@@ -1,4 +1,4 @@
-"""Runs the hub's agent: the registrar over two connections."""
+"""Runs the hub's agent: the registrar over its connections."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from agent.base.nats_server import ServerError
 from agent.base.supervisor import keep_serving
 from agent.base.wait import Backoff, event_within, timeout, unless
 from agent.config import Config, aggregates, members_digest, users_digest
+from agent.contract import HOME
 from agent.hub.leadership import Leadership, LeadJetStream
 from agent.hub.registrar.metrics import LeadMetrics
 from agent.hub.registrar.service import Registrar
@@ -84,6 +85,7 @@ class HubAgent:
         self._ended: Registrar | None = None
         self._declared = mirror_controller(config, metrics)
         self._nc: Client | None = None
+        self._cells: dict[str, Client] = {}
         self._term_over = asyncio.Event()
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -107,22 +109,23 @@ class HubAgent:
 
     async def _run(self, stopping: asyncio.Event) -> None:
         mine = identities(self._config)
-        clients: list[Client] = []
+        seeds = {HOME: mine.account, **mine.cells}
+        clients: dict[str | None, Client] = {}
         try:
-            for seed in (mine.account, mine.system):
+            for cell, seed in (*seeds.items(), (None, mine.system)):
                 client = None if seed is None else await self._connect(seed, stopping)
                 if client is not None:
-                    clients.append(client)
+                    clients[cell] = client
             if stopping.is_set():
                 return
-            self._nc = clients[0]
-            system = clients[1] if len(clients) > 1 else None
+            self._nc, system = clients[HOME], clients.get(None)
+            self._cells = {cell: clients[cell] for cell in mine.cells}
             if self._lead_metrics is None:
                 await self._serve(system, None, stopping)
             else:
                 await self._stand_by(system, self._lead_metrics, stopping)
         finally:
-            for client in clients:
+            for client in clients.values():
                 await end(client)
             ended, self._ended = self._ended, None
             if ended is not None:
@@ -132,7 +135,7 @@ class HubAgent:
         """Wait for the lead, then serve until it is lost."""
         assert self._nc is not None
         replicas, streams = self._config.registrar.replicas, aggregates(self._config)
-        lead = Leadership(self._nc, system, self._identity, replicas, streams, metrics)
+        lead = Leadership(self._nc, system, self._identity, replicas, streams, metrics, self._cells)
         self._leadership = lead
         async with asyncio.TaskGroup() as group:
             keeping = group.create_task(keep_serving("lead", lead.run))
@@ -150,7 +153,7 @@ class HubAgent:
     async def _serve(self, system: Client | None, lead: Leadership | None, stopping: asyncio.Event) -> None:
         assert self._nc is not None
         self._of_term.registry = registry = CollectorRegistry()
-        self._registrar = Registrar(self._config, self._nc, system, registry, lead)
+        self._registrar = Registrar(self._config, self._nc, system, registry, lead, self._cells)
         try:
             async with asyncio.TaskGroup() as group:
                 links = None

@@ -26,8 +26,12 @@ from agent.contract import (
     ACCOUNT,
     COMMANDS,
     USER_API,
+    aggregate,
     announce_subject,
     api_prefix,
+    cell_account,
+    cell_api,
+    cell_of,
     command_consumer,
     command_deliver,
     cursor_subject,
@@ -84,6 +88,18 @@ def crossing(leaves: Leaves) -> dict[str, Any]:
             *(_imported("stream", account, subject) for subject in _delivered(domain, classes)),
         ]
     return {"exports": exports, "imports": imports} if exports else {}
+
+
+def cell_imports(cells: Iterable[str]) -> list[dict[str, Any]]:
+    """What the first cell imports of the others: their JetStream, in which the jobs may read the aggregates
+    (`cell_api`). nats-server compares each import with all others, so a cell has one."""
+    return [
+        {
+            **_imported("service", cell_account(cell), "$JS.API.>"),
+            "to": f"{cell_api(aggregate(0, cell))}.>",
+        }
+        for cell in cells
+    ]
 
 
 def hub_reset(domain: str) -> str:
@@ -153,25 +169,29 @@ def user_blocks(users: Iterable[AccountUser]) -> dict[str, Any]:
             },
             "users": [],
             "imports": [
-                _asked_by_user(subject) for stream in user.reads for subject, _ in _reading(user, stream)
+                _asked_by_user(subject, cell_account(cell_of(stream)))
+                for stream in user.reads
+                for subject, _ in _reading(user, stream)
             ],
         }
         for user in users
     }
 
 
-def user_exports(users: Iterable[AccountUser]) -> list[dict[str, Any]]:
-    """What Petiole's account lets users ask, each what it may read."""
-    return [
-        {
-            "service": subject,
-            "accounts": [user_account(user.name)],
-            **({"response_type": "stream"} if many else {}),
-        }
-        for user in users
-        for stream in user.reads
-        for subject, many in _reading(user, stream)
-    ]
+def user_exports(users: Iterable[AccountUser]) -> dict[str, list[dict[str, Any]]]:
+    """What users may ask of Petiole's accounts, by account: each what it may read."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for user in users:
+        for stream in user.reads:
+            found.setdefault(cell_account(cell_of(stream)), []).extend(
+                {
+                    "service": subject,
+                    "accounts": [user_account(user.name)],
+                    **({"response_type": "stream"} if many else {}),
+                }
+                for subject, many in _reading(user, stream)
+            )
+    return found
 
 
 def link_include(user: str) -> str:
@@ -196,8 +216,8 @@ def _reading(user: AccountUser, stream: str) -> Iterator[tuple[str, bool]]:
     yield f"$JS.ACK.{consumer}.>", False
 
 
-def _asked_by_user(subject: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"service": {"account": ACCOUNT, "subject": subject}}
+def _asked_by_user(subject: str, account: str) -> dict[str, Any]:
+    found = _imported("service", account, subject)
     if subject.startswith("$JS.API."):
         found["to"] = USER_API + subject.removeprefix("$JS.API")
     return found

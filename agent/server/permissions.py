@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from agent.contract import (
     ACCOUNT,
+    AGGREGATES,
     COMMANDS,
     FLEET_BUCKET,
     HUB_LAKE,
@@ -22,6 +23,7 @@ from agent.contract import (
     announce_subject,
     api_prefix,
     audited_subject,
+    cell_api,
     command_subject,
     committed_subject,
     cursor_subject,
@@ -29,7 +31,6 @@ from agent.contract import (
     lake_subject,
     leaf_stream,
     mqtt_subject,
-    tenant_account,
     verify_subject,
 )
 
@@ -70,11 +71,13 @@ def registrar(
     *,
     users: bool = False,
     several: bool = False,
+    home: bool = True,
 ) -> Permissions:
-    """The hub's agent: owns the streams of the hub, answers leaves, asks their JetStream for state only.
-    `leaves` are pairs of domain and classes. With `users` it keeps their consumers of the aggregates; where
-    the hub has `several` servers it may have another one lead a stream."""
-    aggregates = tuple(aggregates)
+    """The hub's agent in one cell: owns the streams there, answers leaves, asks their JetStream for state
+    only. `leaves` are pairs of domain and classes. With `users` it keeps their consumers of the aggregates;
+    where the hub has `several` servers it may have another one lead a stream. In the first cell, its `home`,
+    it also keeps the fleet and answers the jobs."""
+    aggregates, fleet = tuple(aggregates), (_FLEET_STREAM,) if home else ()
     asked = tuple(
         f"{api_prefix(domain)}.{question}"
         for domain, classes in leaves
@@ -92,16 +95,22 @@ def registrar(
             *(f"{_API}.CONSUMER.LIST.{stream}" for stream in aggregates),
             *_stream_api(COMMANDS),
             *_consumer_api(COMMANDS),
-            *_stream_api(_FLEET_STREAM),
             *(
                 f"{_API}.STREAM.LEADER.STEPDOWN.{stream}"
-                for stream in ((*aggregates, COMMANDS, _FLEET_STREAM) if several else ())
+                for stream in ((*aggregates, COMMANDS, *fleet) if several else ())
             ),
-            f"{_API}.DIRECT.GET.{_FLEET_STREAM}",
-            REGISTRAR_TRACES,
-            f"$KV.{FLEET_BUCKET}.>",
+            *(
+                subject
+                for stream in fleet
+                for subject in (
+                    *_stream_api(stream),
+                    f"{_API}.DIRECT.GET.{stream}",
+                    REGISTRAR_TRACES,
+                    f"$KV.{FLEET_BUCKET}.>",
+                    lake_subject(),
+                )
+            ),
             "cmd.>",
-            lake_subject(),
             *asked,
             *declared_link(links),
         ),
@@ -110,9 +119,7 @@ def registrar(
             announce_subject("*"),
             cursor_subject("*"),
             verify_subject("*"),
-            committed_subject("*"),
-            audited_subject(),
-            lake_subject(),
+            *((committed_subject("*"), audited_subject(), lake_subject()) if home else ()),
         ),
         replies=True,
     )
@@ -120,7 +127,8 @@ def registrar(
 
 def jobs(aggregates: Iterable[str]) -> Permissions:
     """The jobs: read the aggregates through consumers of their own, say what they have committed and what an
-    audit found, and look up the newest record of a leaf in the fleet, and of the hub's lake.
+    audit found, and look up the newest record of a leaf in the fleet, of the hub's lake, and of the names of
+    the aggregates.
 
     For a client of the hub `$JS.hub.API` is mapped to `$JS.API` before the check, so that both work.
     """
@@ -130,16 +138,19 @@ def jobs(aggregates: Iterable[str]) -> Permissions:
                 subject
                 for stream in aggregates
                 for subject in (
-                    f"{_API}.STREAM.INFO.{stream}",
-                    f"{_API}.STREAM.MSG.GET.{stream}",
-                    f"{_API}.DIRECT.GET.{stream}",
-                    f"{_API}.DIRECT.GET.{stream}.>",
-                    *_reader_api(stream),
+                    f"{cell_api(stream)}.STREAM.INFO.{stream}",
+                    f"{cell_api(stream)}.STREAM.MSG.GET.{stream}",
+                    f"{cell_api(stream)}.DIRECT.GET.{stream}",
+                    f"{cell_api(stream)}.DIRECT.GET.{stream}.>",
+                    *_reader_api(stream, cell_api(stream)),
                     committed_subject(stream),
                 )
             ),
             f"{_API}.DIRECT.GET.{_FLEET_STREAM}.$KV.{FLEET_BUCKET}.*",
-            f"{_API}.DIRECT.GET.{_FLEET_STREAM}.$KV.{FLEET_BUCKET}.{HUB_LAKE}",
+            *(
+                f"{_API}.DIRECT.GET.{_FLEET_STREAM}.$KV.{FLEET_BUCKET}.{key}"
+                for key in (HUB_LAKE, AGGREGATES)
+            ),
             audited_subject(),
         ),
         subscribe=(f"{inbox_prefix(JOBS)}.>",),
@@ -249,17 +260,17 @@ def device(
 
 
 def system(
-    identity: str, questions: Iterable[str], tenants: Iterable[str] = (), *, cuts: bool = False
+    identity: str, questions: Iterable[str], accounts: Iterable[str] = (), *, cuts: bool = False
 ) -> Permissions:
-    """A user of the system account that hears who connects to our accounts and asks its server these
-    questions; if it `cuts` links, it may end any connection to the server."""
+    """A user of the system account that hears who connects to our account and to these, and asks its server
+    these questions; if it `cuts` links, it may end any connection to the server."""
     return Permissions(
         publish=(
             *(f"$SYS.REQ.SERVER.PING.{question}" for question in questions),
             *((KICK.format("*"),) if cuts else ()),
         ),
         subscribe=(
-            *(f"$SYS.ACCOUNT.{account}.>" for account in (ACCOUNT, *map(tenant_account, tenants))),
+            *(f"$SYS.ACCOUNT.{account}.>" for account in (ACCOUNT, *accounts)),
             f"{inbox_prefix(identity)}.>",
         ),
     )
@@ -269,12 +280,12 @@ def _stream_api(stream: str) -> tuple[str, ...]:
     return tuple(f"{_API}.STREAM.{verb}.{stream}" for verb in _STREAM_VERBS)
 
 
-def _reader_api(stream: str) -> tuple[str, ...]:
+def _reader_api(stream: str, api: str = _API) -> tuple[str, ...]:
     """Reading through a consumer of one's own."""
     return (
-        f"{_API}.CONSUMER.CREATE.{stream}.>",
-        f"{_API}.CONSUMER.DELETE.{stream}.*",
-        f"{_API}.CONSUMER.MSG.NEXT.{stream}.*",
+        f"{api}.CONSUMER.CREATE.{stream}.>",
+        f"{api}.CONSUMER.DELETE.{stream}.*",
+        f"{api}.CONSUMER.MSG.NEXT.{stream}.*",
     )
 
 

@@ -13,7 +13,16 @@ from urllib.parse import quote
 
 from agent.base.nats_server import INCLUDE, Rows, Variable, block, merged, quoted, with_variables
 from agent.config import listen_address
-from agent.contract import ACCOUNT, HUB_DOMAIN, REGISTRAR, user_account
+from agent.contract import (
+    ACCOUNT,
+    HOME,
+    HUB_DOMAIN,
+    REGISTRAR,
+    cell_account,
+    cell_of,
+    tenant_account,
+    user_account,
+)
 from agent.server import link_permissions, permissions
 from agent.server.link_permissions import kept_from_hub
 from agent.server.permissions import Permissions
@@ -55,38 +64,32 @@ def pieces(config: ServerConfig) -> Iterator[str]:
 
 
 def _hub(config: HubConfig) -> dict[str, Any]:
-    from agent.server.accounts import crossing, tenant_blocks  # not held in memory on a leaf
+    from agent.server.accounts import (  # not held in memory on a leaf
+        cell_imports,
+        crossing,
+        tenant_blocks,
+    )
 
-    ours = [leaf for leaf in config.leaves if not leaf.tenant]
     tenants: dict[str, list[LeafUser]] = {}
     for leaf in config.leaves:
         if leaf.tenant:
             tenants.setdefault(leaf.tenant, []).append(leaf)
     crossed = [(leaf.tenant, leaf.domain, leaf.classes) for leaf in config.leaves if leaf.tenant]
-    served = [(leaf.domain, leaf.classes) for leaf in config.leaves]
+    watched = [*map(tenant_account, sorted(tenants)), *map(cell_account, config.cells)]
     accounts = _accounts(
-        [
-            _user(
-                config.registrar,
-                permissions.registrar(
-                    config.aggregates,
-                    served,
-                    config.links,
-                    users=bool(config.users),
-                    several=config.cluster is not None,
-                ),
-            ),
-            _user(config.jobs, permissions.jobs(config.aggregates)),
-            _leaf_users(ours),
-        ],
-        [
-            _user(
-                config.registrar_system,
-                permissions.system(REGISTRAR, _QUESTIONS, sorted(tenants), cuts=True),
-            )
-        ],
+        _cell_users(config, HOME, config.registrar, _user(config.jobs, permissions.jobs(config.aggregates))),
+        [_user(config.registrar_system, permissions.system(REGISTRAR, _QUESTIONS, watched, cuts=True))],
     )
     accounts[ACCOUNT] |= crossing(crossed)
+    for cell, key in config.cells.items():
+        accounts[cell_account(cell)] = {
+            "jetstream": "enabled",
+            "users": _cell_users(config, cell, key),
+            "exports": [{"service": "$JS.API.>", "accounts": [ACCOUNT], "response_type": "stream"}],
+        }
+    if config.cells:
+        imports = [*accounts[ACCOUNT].get("imports", []), *cell_imports(config.cells)]
+        accounts[ACCOUNT]["imports"] = imports
     return {
         **_common(config, HUB_DOMAIN),
         "leafnodes": {
@@ -104,6 +107,21 @@ def _hub(config: HubConfig) -> dict[str, Any]:
         | tenant_blocks(crossed, {tenant: [_leaf_users(leaves)] for tenant, leaves in tenants.items()}),
         "system_account": _SYSTEM_ACCOUNT,
     }
+
+
+def _cell_users(config: HubConfig, cell: str, registrar: str, *others: dict[str, Any]) -> list[Any]:
+    """Who is let into a cell: the registrar, the `others` and its leaves. The registrar asks the leaves of
+    tenants from the first cell."""
+    leaves = [leaf for leaf in config.leaves if leaf.cell == cell]
+    allowed = permissions.registrar(
+        [name for name in config.aggregates if cell_of(name) == cell],
+        [(leaf.domain, leaf.classes) for leaf in leaves],
+        () if cell else config.links,
+        users=bool(config.users),
+        several=config.cluster is not None,
+        home=cell == HOME,
+    )
+    return [_user(registrar, allowed), *others, _leaf_users([leaf for leaf in leaves if not leaf.tenant])]
 
 
 def _leaf_users(leaves: list[LeafUser]) -> Rows:
@@ -216,9 +234,11 @@ def _with_users(accounts: dict[str, Any], users: Sequence[AccountUser]) -> dict[
         if user.key:
             entries.append({"nkey": user.key, "allowed_connection_types": ["STANDARD", "WEBSOCKET"]})
         entries += [_user(key, user_link(), "LEAFNODE", "LEAFNODE_WS") for key in user.link_keys]
-    ours = accounts[ACCOUNT]
-    exports = [*ours.get("exports", []), *user_exports(users)]
-    return accounts | {ACCOUNT: ours | ({"exports": exports} if exports else {})} | blocks
+    exported = {
+        account: accounts[account] | {"exports": [*accounts[account].get("exports", []), *exports]}
+        for account, exports in user_exports(users).items()
+    }
+    return accounts | exported | blocks
 
 
 def _leaf_accounts(config: LeafConfig) -> dict[str, Any]:

@@ -3,7 +3,7 @@ configuration is rendered."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from agent.base.files import is_there
 from agent.base.http.access import AccessError, tls_context
 from agent.base.listen_sockets import obstacle
 from agent.base.storage import FLUSHING, file_system
-from agent.config import Config, LeafMember, aggregates, listen_address
+from agent.config import Config, LeafMember, aggregates, cells, listen_address
 from agent.config.checks import server_listeners
 from agent.config.keys import check_password, ensure_key, public_key
 from agent.config.values import Windows, local_time
@@ -33,10 +33,12 @@ from agent.server.workspace import Workspace
 
 
 class Identities(Struct, frozen=True):
-    """Seed files of the agent's own two connections: its account and the server's system account."""
+    """Seed files of the agent's own connections: its account and the server's system account."""
 
     account: Path
     system: Path | None
+    cells: Mapping[str, Path] = {}
+    """At a hub, those in the accounts of the cells but the first."""
 
 
 def key_file(config: Config, name: str) -> Path:
@@ -47,10 +49,11 @@ def key_file(config: Config, name: str) -> Path:
 def identities(config: Config) -> Identities:
     """The agent's own seed files: those of the configuration, or under `embedded` those the agent makes."""
     own = "agent" if config.role == "leaf" else "registrar"
-    account = config.nats.seed_file or key_file(config, own)
+    account, system = config.nats.seed_file or key_file(config, own), config.nats.system_seed_file
     if config.nats.server == "external":
-        return Identities(account, config.nats.system_seed_file)
-    return Identities(account, config.nats.system_seed_file or key_file(config, f"{own}_system"))
+        return Identities(account, system)
+    rest = {cell: key_file(config, f"{own}_{cell}") for cell in cells(config) if cell != contract.HOME}
+    return Identities(account, system or key_file(config, f"{own}_system"), rest)
 
 
 def link_key_file(config: Config) -> Path:
@@ -101,6 +104,7 @@ def _hub(config: Config, machine: str) -> HubConfig:
         registrar=_key(config, nats.seed_file, "registrar"),
         registrar_system=_key(config, nats.system_seed_file, "registrar_system"),
         jobs=_key(config, nats.jobs_seed_file, "jobs"),
+        cells={cell: ensure_key(path) for cell, path in identities(config).cells.items()},
         leaves=leaf_users(config.leaf),
         aggregates=aggregates(config),
         links=link_rights(config),
@@ -143,6 +147,7 @@ def leaf_users(members: Iterable[LeafMember]) -> tuple[LeafUser, ...]:
             tuple(leaf.takes),
             tuple(leaf.gives),
             tenant=leaf.tenant,
+            cell=leaf.cell_name,
         )
         for leaf in members
         if leaf.key

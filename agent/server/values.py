@@ -15,6 +15,7 @@ from agent.config import listen_address
 from agent.config.keys import is_public_key
 from agent.contract import (
     DEFAULT_CLASS,
+    HOME,
     HUB_DOMAIN,
     RESERVED_DOMAINS,
     aggregate,
@@ -42,15 +43,17 @@ class LeafUser(Struct, frozen=True):
     takes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
     tenant: str = ""
+    cell: str = HOME
 
     def __post_init__(self) -> None:
         _check_leaf(self.domain, self.classes)
         if self.tenant:
             check_tenant(self.tenant)
-            if self.takes or self.gives:
-                raise RenderError(
-                    f"domain {self.domain!r} is a tenant's, and what it takes and gives cannot cross accounts"
-                )
+        if (self.tenant or self.cell) and (self.takes or self.gives):
+            whose = "a tenant's" if self.tenant else f"in cell {self.cell}"
+            raise RenderError(
+                f"domain {self.domain!r} is {whose}, and what it takes and gives cannot cross accounts"
+            )
 
 
 class AccountUser(Struct, frozen=True):
@@ -137,6 +140,8 @@ class HubConfig(_AnyConfig, frozen=True, kw_only=True):
     registrar: str
     registrar_system: str
     jobs: str
+    cells: Mapping[str, str] = field(default_factory=dict)
+    """The registrar's key in each cell but the first."""
     leaves: tuple[LeafUser, ...] = ()
     aggregates: tuple[str, ...] = (aggregate(0),)
     leaf_listen: str = "127.0.0.1:7422"
@@ -146,6 +151,7 @@ class HubConfig(_AnyConfig, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         own = {name: getattr(self, name) for name in ("registrar", "registrar_system", "jobs")}
+        own |= {f"registrar of cell {cell}": key for cell, key in self.cells.items()}
         _check_keys(own | {f"leaf {leaf.domain}": leaf.key for leaf in self.leaves} | _keys_of(self.users))
         for name in ("listen", "leaf_listen"):
             address_of(getattr(self, name))
@@ -159,6 +165,8 @@ class HubConfig(_AnyConfig, frozen=True, kw_only=True):
                     f"domain {leaf.domain!r} stands twice among the leaves; a domain is one machine's"
                 )
             domains.add(leaf.domain)
+            if leaf.cell and leaf.cell not in self.cells:
+                raise RenderError(f"domain {leaf.domain!r} is in cell {leaf.cell}, which has no registrar")
 
 
 class LeafConfig(_AnyConfig, frozen=True, kw_only=True):

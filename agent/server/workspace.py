@@ -16,7 +16,7 @@ from agent.base.files import open_regular, private_directory, write_private
 from agent.base.nats_server import ServerError, ask
 from agent.base.wait import paced
 from agent.config.keys import password_line, read_password, seed_line
-from agent.contract import ACCOUNT, COMMANDS, FLEET_BUCKET
+from agent.contract import COMMANDS, FLEET_BUCKET, cell_account, cell_of
 from agent.server.render import LINK_INCLUDE, cluster_include, pieces
 from agent.server.values import AccountUser, HubConfig, LeafConfig, ServerConfig
 
@@ -191,9 +191,9 @@ def store_problem(config: HubConfig) -> str | None:
     now brings in messages that the others lack.
     """
     several = config.cluster is not None
-    streams = config.store_dir / "jetstream" / ACCOUNT / "streams"
+    accounts = config.store_dir / "jetstream"
     for name in (*config.aggregates, COMMANDS, f"KV_{FLEET_BUCKET}"):
-        replicas = _replicas(streams / name / "meta.inf")
+        replicas = _replicas(accounts / cell_account(cell_of(name)) / "streams" / name / "meta.inf")
         if replicas is not None and (replicas > 1) is not several:
             was, is_now = ("one machine", "several") if several else ("several machines", "one")
             return (

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from agent.contract import ContractError
+from agent.contract import ContractError, cell_api
 from agent.contract.checks import fields_as_row
 from agent.contract.ranges import Range, size, text, union, without
 from hub_jobs.audit.ledgers import Origin
@@ -105,18 +105,21 @@ def ask_hub(server: Server, streams: Iterable[str], domains: Iterable[str] = ())
     from hub_jobs.source.connection import Connection
     from hub_jobs.source.streams import stream_info
 
-    hub = HubClient()
-    try:
-        asking = Connection(server)
-    except UnknownIdentity as error:
-        raise unknown_key(server) from error
-    with asking as conn:
-        for name in streams:
-            try:
-                hub.streams[name] = stream_info(conn, name)
-            except SourceApiError as error:
-                if error.code != _NO_STREAM:
-                    raise
+    hub, by_cell = HubClient(), dict[str, list[str]]()
+    for name in streams:
+        by_cell.setdefault(cell_api(name), []).append(name)
+    for api, names in by_cell.items():
+        try:
+            asking = Connection(replace(server, api_prefix=api))
+        except UnknownIdentity as error:
+            raise unknown_key(server) from error
+        with asking as conn:
+            for name in names:
+                try:
+                    hub.streams[name] = stream_info(conn, name)
+                except SourceApiError as error:
+                    if error.code != _NO_STREAM:
+                        raise
     asked = {domain for info in hub.streams.values() for domain in info.source_index.values()}
     try:
         # A connection of its own: what is refused ends it.

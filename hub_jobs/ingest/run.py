@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,6 +21,7 @@ from agent.contract import (
     Exit,
     HubLake,
     aggregate,
+    cell_api,
     committed_subject,
     parse_synced,
 )
@@ -43,7 +44,7 @@ from hub_jobs.spark.session import run_tasks
 from hub_jobs.tables import gap_notes, stream_history
 from hub_jobs.tables.delta import Table, ensure_table
 from hub_jobs.tables.gap_notes import GapReason
-from hub_jobs.tables.hub_lake import check_lake, known_lake, place_of
+from hub_jobs.tables.hub_lake import check_lake, known_aggregates, known_lake, place_of
 from hub_jobs.tables.parquet import MAX_FILE_BYTES
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.stream_history import MessageMark, StreamHistory, differs
@@ -77,8 +78,8 @@ class IngestOptions:
 def main(argv: Sequence[str] | None = None) -> Exit:
     """Run the job and return its exit code."""
     given, metrics = _options(argv)
-    job = partial(_run_each, given.streams, metrics)
-    then = [_refining(given.streams[0].lake, metrics)] if given.then else []
+    job = partial(_run_each, given, metrics)
+    then = [_refining(given.lake, metrics)] if given.then else []
     return run_job(job, given.every, metrics, then)
 
 
@@ -93,8 +94,12 @@ def _refining(lake: Place, metrics: JobMetrics) -> NextJob:
     return NextJob(job, of_refine)
 
 
-def _run_each(streams: Sequence[IngestOptions], metrics: JobMetrics, stop: Stop) -> Exit:
+def _run_each(asked: _Asked, metrics: JobMetrics, stop: Stop) -> Exit:
     """Ingest the streams in turn; an error of one does not stop others."""
+    names = asked.streams or _all_aggregates(asked.server)
+    streams = [
+        IngestOptions(replace(asked.server, api_prefix=cell_api(name)), name, asked.lake) for name in names
+    ]
     if len(streams) == 1:
         return run(streams[0], stop, metrics)
     left = takewhile(lambda _: not stop(), streams)
@@ -104,6 +109,14 @@ def _run_each(streams: Sequence[IngestOptions], metrics: JobMetrics, stop: Stop)
             for options in left
         ]
     )
+
+
+def _all_aggregates(server: Server) -> list[str]:
+    try:
+        with Connection(server) as conn:
+            return known_aggregates(conn)
+    except UnknownIdentity as error:
+        raise unknown_key(server) from error
 
 
 def run(options: IngestOptions, stop: Stop = never, metrics: JobMetrics | None = None) -> Exit:
@@ -279,9 +292,11 @@ def _tell_registrar(options: IngestOptions, info: HubStream, known: StreamHistor
 
 
 class _Asked(NamedTuple):
-    """Command line options; `every` in seconds, None for once."""
+    """Command line options: these streams, all without any; `every` in seconds, None for once."""
 
-    streams: list[IngestOptions]
+    server: Server
+    streams: list[str]
+    lake: Place
     every: float | None
     then: bool
 
@@ -292,7 +307,7 @@ def _options(argv: Sequence[str] | None) -> tuple[_Asked, JobMetrics]:
     parser.add_argument(
         "--stream",
         action="append",
-        help=f"an aggregate; may be given several times (default: {aggregate(0)})",
+        help="an aggregate; may be given several times (default: all)",
     )
     parser.add_argument(
         "--then",
@@ -302,5 +317,5 @@ def _options(argv: Sequence[str] | None) -> tuple[_Asked, JobMetrics]:
     given = parser.parse_args(argv)
     server = server_of(parser, given)
     assert server is not None  # it is required
-    streams = [IngestOptions(server, name, given.lake) for name in given.stream or [aggregate(0)]]
-    return _Asked(streams, given.every, bool(given.then)), metrics_of(_NAME, parser, given)
+    asked = _Asked(server, given.stream or [], given.lake, given.every, bool(given.then))
+    return asked, metrics_of(_NAME, parser, given)

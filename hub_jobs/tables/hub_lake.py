@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agent.contract import FLEET_BUCKET, HUB_LAKE, HubLake, other_lake, stored_lake
+from agent.contract import AGGREGATES, FLEET_BUCKET, HUB_LAKE, HubLake, aggregate, other_lake, stored_lake
 from hub_jobs.source.protocol import Unreachable
 from hub_jobs.tables import stream_history
 from hub_jobs.tables.delta import Table, TableError
@@ -37,7 +37,7 @@ def newest_record(conn: Connection, key: str) -> bytes:
 
     Raises as `Connection.request`; Unreachable also when the bucket is missing.
     """
-    subject = f"{conn.server.api_prefix}.DIRECT.GET.KV_{FLEET_BUCKET}.$KV.{FLEET_BUCKET}.{key}"
+    subject = f"$JS.API.DIRECT.GET.KV_{FLEET_BUCKET}.$KV.{FLEET_BUCKET}.{key}"
     for _ in range(_DRAWS if conn.clustered else 1):
         if data := conn.request(subject, b""):
             return data
@@ -50,6 +50,16 @@ def known_lake(conn: Connection) -> HubLake | None:
         return stored_lake(newest_record(conn, HUB_LAKE))
     except Unreachable:
         return None
+
+
+def known_aggregates(conn: Connection) -> list[str]:
+    """The names of all aggregates of the hub, as its registrar keeps them; of a hub that has never had a
+    registrar the first. Raises Denied."""
+    try:
+        names = newest_record(conn, AGGREGATES).decode(errors="replace").split()
+    except Unreachable:
+        names = []
+    return names or [aggregate(0)]
 
 
 def place_of(lake: Place) -> str:

@@ -19,6 +19,7 @@ from agent.config import LeafMember
 from agent.contract import (
     COMMANDS,
     FLEET_BUCKET,
+    HOME,
     Announce,
     Answer,
     CommandsWanted,
@@ -159,7 +160,7 @@ async def test_the_first_announcement_after_a_start_of_the_registrar_does_not_as
     async with hub.registrar():
         leaf = await settled(servers, hub)
     async with hub.registrar() as registrar:
-        await registrar._commands.look()
+        await registrar._commands._streams[HOME].look()
         with requests_of(monkeypatch) as counted:
             held = (await leaf.say()).commands
         assert not counted

@@ -295,7 +295,7 @@ async def test_a_class_that_is_dropped_while_a_purge_looks_at_it_holds_up_no_pur
             assert record is not None
             other = Checkpoint(1, "not there", AGGREGATE, 1)
             registrar._fleet.put(hand.domain, hand.cls, msgspec.structs.replace(record, checkpoint=other))
-        ask, looked_at = registrar._js.get_message, "seq" if contradicted else "last_by_subject"
+        ask, looked_at = registrar._streams.home.get_message, "seq" if contradicted else "last_by_subject"
         dropped: list[str | None] = []
 
         async def late(*args: Any, **how: Any) -> Any:
@@ -304,7 +304,7 @@ async def test_a_class_that_is_dropped_while_a_purge_looks_at_it_holds_up_no_pur
                 dropped.append((await hand.say(announce.encode())).refused)
             return await ask(*args, **how)
 
-        registrar._js.get_message = late  # type: ignore[method-assign]
+        registrar._streams.home.get_message = late  # type: ignore[method-assign]
         answer = await hub.committed(Committed(AGGREGATE, info.created, info.last))
         assert dropped == [None]
         assert answer["purged"] == info.last
@@ -315,13 +315,13 @@ async def test_a_purge_that_fails_is_answered_and_holds_up_no_later_one(hub: Hub
     async with hub.registrar(keep=0) as registrar:
         await flowing(hub, hand, 3)
         info = await hub.holds(hand.domain, await hand.store(3))
-        ask = registrar._js.get_message
+        ask = registrar._streams.home.get_message
 
         async def fault(*_: Any, **__: Any) -> Any:
-            registrar._js.get_message = ask  # type: ignore[method-assign]
+            registrar._streams.home.get_message = ask  # type: ignore[method-assign]
             raise LookupError("a fault of the registrar's own")
 
-        registrar._js.get_message = fault  # type: ignore[method-assign]
+        registrar._streams.home.get_message = fault  # type: ignore[method-assign]
         committed = Committed(AGGREGATE, info.created, info.last)
         with structlog.testing.capture_logs() as logs:
             assert "its log says how" in (await hub.committed(committed))["refused"]

@@ -20,7 +20,15 @@ from nats.aio.msg import Msg
 from agent.base.files import private_directory, write_private
 from agent.base.nats_server import find_binary
 from agent.config.keys import ensure_key
-from agent.contract import announce_subject, api_prefix, deliver_subject, new_epoch
+from agent.contract import (
+    HOME,
+    aggregate,
+    announce_subject,
+    api_prefix,
+    cell_api,
+    deliver_subject,
+    new_epoch,
+)
 from agent.demo.loopback import LoopbackProxy, free_port
 from agent.server.child import Watched, reap, spawn
 from tests.harness.configured import rogue_server
@@ -94,6 +102,7 @@ class Rogue:
     honest: Client
     epoch: str
     tenants: dict[str, str]
+    aggregate: str
     announced: list[str] = field(default_factory=list)
 
 
@@ -101,30 +110,36 @@ TENANTS = {
     "one account": {},
     "one tenant": {"edge-1": "acme", "edge-2": "acme"},
     "two tenants": {"edge-1": "acme", "edge-2": "globex"},
+    "one cell": {},
 }
 
 
 @pytest_asyncio.fixture(params=TENANTS)
 async def rogue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rogue]:
     """`edge-1` in the hands of a rogue, `edge-2` honest, the hub's registrar answering."""
-    tenants = TENANTS[request.param]
+    tenants, cell = TENANTS[request.param], "1" if request.param == "one cell" else HOME
     async with (
-        open_server_pair(tmp_path, "edge-1", "edge-2", tenants=tenants) as servers,
-        _rogue_in(servers, tmp_path, tenants) as one,
+        open_server_pair(tmp_path, "edge-1", "edge-2", tenants=tenants, cell=cell) as servers,
+        _rogue_in(servers, tmp_path, tenants, cell) as one,
     ):
         yield one
 
 
 @asynccontextmanager
-async def _rogue_in(servers: ServerPair, tmp_path: Path, tenants: dict[str, str]) -> AsyncIterator[Rogue]:
+async def _rogue_in(
+    servers: ServerPair, tmp_path: Path, tenants: dict[str, str], cell: str
+) -> AsyncIterator[Rogue]:
     leaf, other = servers.leaves.values()
     await leaf.stop()
-    registrar, honest = await servers.hub.connect("registrar"), await other.connect("agent")
+    registrar = await servers.hub.connect(f"registrar_{cell}" if cell else "registrar")
+    honest = await other.connect("agent")
     epoch = new_epoch()
     await make_leaf_stream(honest, "edge-2", epoch)
     await make_commands(registrar, "edge-2", epoch)
     async with rogue_server(leaf, tmp_path / "rogue") as owner:
-        one = Rogue(owner, registrar, await servers.hub.connect("jobs"), honest, epoch, tenants)
+        one = Rogue(
+            owner, registrar, await servers.hub.connect("jobs"), honest, epoch, tenants, aggregate(0, cell)
+        )
 
         async def answer(request: Msg) -> None:
             one.announced.append(request.subject)
@@ -142,13 +157,16 @@ async def _rogue_in(servers: ServerPair, tmp_path: Path, tenants: dict[str, str]
 
 
 async def test_nothing_foreign_answers_to_a_rogue_or_takes_in_what_it_publishes(rogue: Rogue) -> None:
-    await make_aggregate(rogue.registrar, {"edge-2": rogue.epoch})
-    subjects = [subject.format(epoch=rogue.epoch) for subject in FOREIGN]
+    await make_aggregate(rogue.registrar, {"edge-2": rogue.epoch}, rogue.aggregate)
+    foreign = [subject.replace(AGGREGATE, rogue.aggregate) for subject in FOREIGN]
+    if rogue.aggregate != AGGREGATE:
+        foreign.append(f"{cell_api(rogue.aggregate)}.STREAM.MSG.GET.{rogue.aggregate}")
+    subjects = [subject.format(epoch=rogue.epoch) for subject in foreign]
     answered = await asyncio.gather(*(is_answered(rogue.owner, subject) for subject in subjects))
     assert [subject for subject, yes in zip(subjects, answered, strict=True) if yes] == []
     assert set(rogue.announced) == {announce_subject("edge-1")}
     for client, stream in (
-        (rogue.registrar, AGGREGATE),
+        (rogue.registrar, rogue.aggregate),
         (rogue.registrar, "COMMANDS"),
         (rogue.honest, "TEL_edge-2_normal"),
     ):
@@ -170,16 +188,18 @@ async def test_a_rogue_hears_nothing_of_the_readings_and_commands_of_others(rogu
         "_INBOX_edge-2.>",
         "_INBOX_registrar.>",
         "_INBOX_jobs.>",
+        "_R_.>",
     ):
         await rogue.owner.subscribe(subject, cb=hear)
     await rogue.owner.flush()
     await make_mirror(rogue.honest, "edge-2", rogue.epoch, tenant=bool(rogue.tenants))
-    await make_aggregate(rogue.registrar, {"edge-2": rogue.epoch})
+    await make_aggregate(rogue.registrar, {"edge-2": rogue.epoch}, rogue.aggregate)
     await rogue.honest.jetstream().publish("tel.edge-2.normal.pump.bar", b"secret")
     await rogue.registrar.jetstream().publish("cmd.edge-2.agent.note", b"secret")
-    await held(rogue.registrar, AGGREGATE, 1)
+    await held(rogue.registrar, rogue.aggregate, 1)
     await held(rogue.honest, "COMMANDS", 1)
-    assert (await api(rogue.jobs, f"STREAM.MSG.GET.{AGGREGATE}", {"seq": 1}))["message"]
+    read = f"{cell_api(rogue.aggregate)}.STREAM.MSG.GET.{rogue.aggregate}"
+    assert (await ask(rogue.jobs, read, {"seq": 1}))["message"]
     await until(partial(is_answered, rogue.owner, announce_subject("edge-1")), "the owner is answered")
     if rogue.tenants.get("edge-1") == rogue.tenants.get("edge-2"):
         # Answers to RESET reach every leaf of an account: a consumer's configuration, no data.
@@ -195,9 +215,9 @@ async def test_readings_forged_in_the_name_of_another_arrive_in_the_name_of_the_
     subjects = [*config["subjects"], "tel.edge-2.>"]
     await api(rogue.owner, "STREAM.UPDATE.TEL_edge-1_normal", {**config, "subjects": subjects})
     await rogue.owner.jetstream().publish("tel.edge-2.normal.pump.bar", b"1")
-    await make_aggregate(rogue.registrar, {"edge-1": epoch})
-    await held(rogue.registrar, AGGREGATE, 1)
-    stored = await api(rogue.registrar, f"STREAM.MSG.GET.{AGGREGATE}", {"seq": 1})
+    await make_aggregate(rogue.registrar, {"edge-1": epoch}, rogue.aggregate)
+    await held(rogue.registrar, rogue.aggregate, 1)
+    stored = await api(rogue.registrar, f"STREAM.MSG.GET.{rogue.aggregate}", {"seq": 1})
     assert stored["message"]["subject"] == "tel.edge-1.normal.pump.bar"
 
 

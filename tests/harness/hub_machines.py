@@ -118,12 +118,12 @@ def three_hubs(
 
 @asynccontextmanager
 async def hubs_and_leaf(
-    directory: Path, place: Callable[[HubMachine], Place] = lambda _: Place()
+    directory: Path, place: Callable[[HubMachine], Place] = lambda _: Place(), cell: int = 0
 ) -> AsyncIterator[tuple[HubMachines, LeafHand]]:
-    """Three machines of a hub, as of `three_hubs`, and a leaf that dials all of them, with a source at the
-    hub."""
+    """Three machines of a hub, as of `three_hubs`, and a leaf in a `cell` that dials all of them, with a
+    source at the hub."""
     link = directory / "edge-1" / "link.nk"
-    table = f'[[leaf]]\ndomain = "edge-1"\nkey = "{ensure_key(link)}"\n'
+    table = f'[[leaf]]\ndomain = "edge-1"\nkey = "{ensure_key(link)}"\ncell = {cell}\n'
     async with AsyncExitStack() as stack:
         hubs = stack.enter_context(three_hubs(directory, [table], place))
         proxy = LoopbackProxy(hubs.machines[0].leaf_port)

@@ -23,7 +23,7 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NoAnswerError
 
 from agent.config.keys import ensure_key
-from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
+from agent.contract import DEFAULT_CLASS, HOME, aggregate, inbox_prefix, server_name
 from agent.demo.loopback import LoopbackProxy, free_port
 from agent.jetstream.connection import CancellableClient
 from agent.server.permissions import LinkRights
@@ -246,17 +246,19 @@ async def open_server_pair(
     gives: tuple[str, ...] = (),
     links: Mapping[str, tuple[LinkRights, ...]] = MappingProxyType({}),
     tenants: Mapping[str, str] = MappingProxyType({}),
+    cell: str = HOME,
 ) -> AsyncIterator[ServerPair]:
     """A hub with a leaf for every domain; all of it ends with the context. Each leaf has a proxy of its own
     before the hub, unless a `proxy` is given, which leads to the hub's `leaf_listen`. Every leaf `takes` and
-    `gives` these streams; `links` are the declared links of each domain, `tenants` says whose it is."""
+    `gives` these streams; `links` are the declared links of each domain, `tenants` says whose it is. All are
+    in this `cell`."""
     async with AsyncExitStack() as stack:
         keys = {domain: directory / domain / "keys" / "link" for domain in domains}
         users = tuple(
-            LeafUser(domain, ensure_key(key), classes, takes, gives, tenants.get(domain, ""))
+            LeafUser(domain, ensure_key(key), classes, takes, gives, tenants.get(domain, ""), cell)
             for domain, key in keys.items()
         )
-        hub = make_hub(directory / "hub", users, aggregates, leaf_listen, links.get("hub", ()))
+        hub = make_hub(directory / "hub", users, aggregates, leaf_listen, links.get("hub", ()), cell)
         stack.push_async_callback(hub.close)
         await hub.start()
         leaves = {}
@@ -313,9 +315,12 @@ def make_hub(
     aggregates: tuple[str, ...] = (aggregate(0),),
     leaf_listen: str | None = None,
     links: tuple[LinkRights, ...] = (),
+    cell: str = HOME,
 ) -> Hub:
-    """A hub that is not started yet."""
-    paths, public = _keys(directory, _HUB_KEYS)
+    """A hub that is not started yet, with an aggregate in a further `cell`, too. The registrar's identity
+    there is `registrar_<cell>`."""
+    in_cell = f"registrar_{cell}"
+    paths, public = _keys(directory, (*_HUB_KEYS, *((in_cell,) if cell else ())))
     config = HubConfig(
         server_name=server_name("hub", "test"),
         listen=f"127.0.0.1:{free_port()}",
@@ -323,13 +328,14 @@ def make_hub(
         store_dir=directory / "store",
         max_file_store=_STORE,
         leaves=users,
-        aggregates=aggregates,
+        aggregates=(*aggregates, aggregate(0, cell)) if cell else aggregates,
+        cells={cell: public[in_cell]} if cell else {},
         links=links,
         registrar=public["registrar"],
         registrar_system=public["registrar_system"],
         jobs=public["jobs"],
     )
-    inboxes = {"registrar": "registrar", "registrar_system": "registrar", "jobs": "jobs"}
+    inboxes = {name: "jobs" if name == "jobs" else "registrar" for name in paths}
     return Hub(config, directory, paths, {name: inbox_prefix(who) for name, who in inboxes.items()})
 
 

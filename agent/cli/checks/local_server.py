@@ -15,7 +15,7 @@ from agent.base.nats_server import MINIMUM, parse_version
 from agent.base.storage import file_system
 from agent.cli.checks import Cause, Finding, local_probe, server, streams
 from agent.cli.checks.permissions import PROBE, at_home, of_system, violated
-from agent.config import Config, aggregates, listen_address
+from agent.config import Config, aggregates_of, listen_address
 from agent.config.keys import SeedError, public_key
 from agent.contract import Exit
 from agent.server import link_permissions, permissions
@@ -133,9 +133,9 @@ def _unusable(seed: Path) -> str | None:
 
 def _needed_here(config: Config) -> Permissions:
     if config.role == "hub":
-        leaves = [(leaf.domain, leaf.classes) for leaf in config.leaf if leaf.key]
+        leaves = [(leaf.domain, leaf.classes) for leaf in config.leaf if leaf.key and not leaf.cell]
         return permissions.registrar(
-            aggregates(config),
+            aggregates_of(config, contract.HOME),
             leaves,
             link_rights(config),
             users=bool(config.user),
@@ -165,7 +165,7 @@ def _questions(config: Config) -> dict[str, tuple[str, str]]:
             f"{link_permissions.leaf_inbox(leaf.domain)}.{PROBE}",
         )
         for leaf in config.leaf
-        if leaf.key
+        if leaf.key and not leaf.cell
         for cls in leaf.classes[:1]
     }
 

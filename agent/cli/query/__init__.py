@@ -15,6 +15,7 @@ import msgspec
 from agent.base.http.access import AccessError, read_token
 from agent.base.listen_sockets import host_and_port, near_host
 from agent.config import Admin, Config, listen_address
+from agent.contract import HOME
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -105,12 +106,13 @@ class _Hub(msgspec.Struct):
 _FORMS: Final = {"leaf": _Leaf, "hub": _Hub}
 
 
-def own_server(config: Config) -> AbstractAsyncContextManager[OpenConnection]:
-    """Connect to the local server as its agent. Raises `EXPECTED`."""
+def own_server(config: Config, cell: str = HOME) -> AbstractAsyncContextManager[OpenConnection]:
+    """Connect to the local server as its agent, at a hub in a cell. Raises `EXPECTED`."""
     from agent.jetstream.connection import connected  # not loaded by commands that ask the agent only
     from agent.server.setup import identities
 
-    return connected(config.nats.url, identities(config).account, config.identity)
+    mine = identities(config)
+    return connected(config.nats.url, mine.cells.get(cell, mine.account), config.identity)
 
 
 def cannot_ask(config: Config, error: BaseException) -> str:

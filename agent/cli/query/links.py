@@ -19,6 +19,7 @@ from agent.contract import (
     ContractError,
     CursorRequest,
     api_prefix,
+    cell_of,
     cursor_subject,
     leaf_stream,
     parse_cursor_answer,
@@ -117,33 +118,42 @@ async def _hub(config: Config, status: Mapping[str, Any]) -> tuple[list[LinkRow]
     if not rows:
         return [], ""
     try:
-        async with own_server(config) as link:
-            js = JetStream(link.nc)
-            streams = sorted({row.stream for row in rows.values()})
-            infos = {name: await js.stream_info(name) for name in streams}
-            positions = {
-                (name, source["name"]): source.get("seq", 0)
-                for name, info in infos.items()
-                for source in info.sources
-            }
-            origin_probe = StreamProbe(HUB_DOMAIN, config.identity)
-            places = asyncio.Semaphore(_AT_ONCE)
-
-            async def look(domain: str, cls: str) -> None:
-                row = rows[domain, cls]
-                api = api_prefix(domain)
-                async with places:
-                    there = await origin_probe.remote(link.nc, ResolvedOrigin(row.origin, domain, api, ""))
-                cursor = max(
-                    members[domain]["classes"][cls]["cursor"], positions.get((row.stream, row.origin), 0)
-                )
-                if there.kind == "answers":
-                    rows[domain, cls] = replace(row, lag=max(0, there.newest - cursor), bound=False)
-
-            await _all(look(*place) for place in pairs)
+        for cell in sorted({cell_of(row.stream) for row in rows.values()}):
+            await _look_in(config, cell, members, rows)
     except (*EXPECTED, *NONSENSE) as error:
         return list(rows.values()), cannot_ask(config, error)
     return list(rows.values()), ""
+
+
+async def _look_in(
+    config: Config, cell: str, members: Mapping[str, Any], rows: dict[tuple[str, str], LinkRow]
+) -> None:
+    """Look at the sources in one cell."""
+    async with own_server(config, cell) as link:
+        js = JetStream(link.nc)
+        ours = [place for place, row in rows.items() if cell_of(row.stream) == cell]
+        streams = sorted({rows[place].stream for place in ours})
+        infos = {name: await js.stream_info(name) for name in streams}
+        positions = {
+            (name, source["name"]): source.get("seq", 0)
+            for name, info in infos.items()
+            for source in info.sources
+        }
+        origin_probe = StreamProbe(HUB_DOMAIN, config.identity)
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(domain: str, cls: str) -> None:
+            row = rows[domain, cls]
+            api = api_prefix(domain)
+            async with places:
+                there = await origin_probe.remote(link.nc, ResolvedOrigin(row.origin, domain, api, ""))
+            cursor = max(
+                members[domain]["classes"][cls]["cursor"], positions.get((row.stream, row.origin), 0)
+            )
+            if there.kind == "answers":
+                rows[domain, cls] = replace(row, lag=max(0, there.newest - cursor), bound=False)
+
+        await _all(look(*place) for place in ours)
 
 
 async def _all(looks: Any) -> None:

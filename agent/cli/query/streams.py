@@ -11,17 +11,19 @@ from typing import Any, Final
 from agent.base.terminal import GOOD, WAITS, TerminalLine, cut_short, table
 from agent.base.wait import timeout
 from agent.cli.query import NONSENSE, cannot_ask, own_server
-from agent.config import Config
+from agent.config import Config, cell_of_leaf, cells
 from agent.contract import (
     COMMANDS,
     H_CLOCK,
     H_COUNT,
     H_MESSAGE_ID,
     H_SEALED_AT,
+    HOME,
     MAX_UNPACKED_BYTES,
     ContractError,
     WaitingLedger,
     WaitingMessage,
+    cell_of,
     leaf_stream,
     ledger_subject,
     parse_message_id,
@@ -73,7 +75,7 @@ async def look(
     """Read aggregates; `ingested` returns a stream's ingested sequence. Raises `HubBacklogError`."""
     backlog = HubBacklog()
     try:
-        async with timeout(_SECONDS), own_server(config) as link:
+        async with timeout(_SECONDS), own_server(config, cell_of_leaf(config, domain)) as link:
             js = JetStream(link.nc)
             for stream in streams:
                 info = await js.stream_info(stream)
@@ -181,11 +183,12 @@ async def _ask(config: Config, status: Mapping[str, Any], rows: list[ConsumerRow
     own = status["fleet"].get("aggregates", {}) if hub else status["classes"]
     streams = list(own) if hub else [leaf_stream(status["domain"], cls) for cls in own]
     try:
-        async with own_server(config) as link:
-            js = JetStream(link.nc)
-            for stream in [*streams, COMMANDS]:
-                with unless_refused(STREAM_NOT_FOUND):
-                    rows += [_row(stream, info) async for info in js.consumers(stream)]
+        for cell in cells(config) if hub else [HOME]:
+            async with own_server(config, cell) as link:
+                js = JetStream(link.nc)
+                for stream in [*(name for name in streams if cell_of(name) == cell), COMMANDS]:
+                    with unless_refused(STREAM_NOT_FOUND):
+                        rows += [_row(stream, info) async for info in js.consumers(stream)]
     except (*EXPECTED, *NONSENSE) as error:
         return cannot_ask(config, error)
     return ""

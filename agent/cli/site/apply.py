@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +17,10 @@ from agent.base.wait import timeout
 from agent.cli.configuration import Edit, end
 from agent.cli.query import AdminStatusError, own_server, status_of
 from agent.cli.site.edit import MemberError
-from agent.config import Config, ConfigError, load, members_digest, users_digest
+from agent.config import Config, ConfigError, cell_of_leaf, cells, load, members_digest, users_digest
 from agent.contract import COMMANDS, FLEET_BUCKET, Exit, command_consumer
 from agent.hub.fleet_rows import behind_of
-from agent.jetstream import JetStream
+from agent.jetstream import STREAM_NOT_FOUND, JetStream, JetStreamError, unless_refused
 from agent.jetstream.connection import EXPECTED
 from agent.jetstream.info import reason_of
 from agent.leaf.inputs import OPTIONS
@@ -122,13 +123,38 @@ async def forget_leaf(config: Config, domain: str) -> bool:
             js = JetStream(link.nc)
             record = {"filter": f"$KV.{FLEET_BUCKET}.{domain}"}
             answer = await js.api(f"STREAM.PURGE.KV_{FLEET_BUCKET}", record)
-            await js.delete_consumer(COMMANDS, command_consumer(domain))
-            return bool(answer["purged"])
+        async with timeout(_CONNECT_SECONDS), own_server(config, cell_of_leaf(config, domain)) as link:
+            await JetStream(link.nc).delete_consumer(COMMANDS, command_consumer(domain))
+        return bool(answer["purged"])
     except EXPECTED as error:
         raise NotAppliedError(
             f"the hub's server at {config.nats.url} cannot be asked to forget it ({reason_of(error)}); "
             "say the same again when it runs"
         ) from None
+
+
+async def commanded(config: Config) -> set[str]:
+    """The leaves for which commands are stored that have not expired. Raises `NotAppliedError`."""
+    from agent.cli.command import expires  # with the libraries of the commands that ask a server
+    from agent.jetstream.readers import StoredHeaders, read_headers
+
+    found = set[str]()
+
+    def take(stored: StoredHeaders) -> None:
+        if expires(stored) > time.time():
+            found.add(stored.subject.split(".")[1])
+
+    try:
+        for cell in cells(config):
+            async with timeout(SECONDS), own_server(config, cell) as link:
+                with unless_refused(STREAM_NOT_FOUND):
+                    await read_headers(link.nc, JetStream(link.nc), COMMANDS, {"deliver_policy": "all"}, take)
+    except (*EXPECTED, JetStreamError) as error:
+        raise NotAppliedError(
+            f"the hub's server at {config.nats.url} does not say which leaves have commands "
+            f"({reason_of(error)}); say the same again when it runs"
+        ) from None
+    return found
 
 
 def unsent(fleet: dict[str, Any], domain: str) -> int | None:

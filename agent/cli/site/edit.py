@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,8 @@ import tomlkit
 from tomlkit import TOMLDocument
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT
+
+from agent.config import RegistrarConfig
 
 Row = dict[str, Any]
 
@@ -86,9 +89,11 @@ def enrolled(text: str) -> Enrolled:
 
 
 def added(text: str, member: Enrolled | NewUser) -> str:
-    """Add a leaf or user, or update one with this key. Raises `MemberError`."""
+    """Add a leaf or user, or update one with this key; a hub's new leaf goes into the cell with the fewest
+    leaves, or begins a cell where each has `registrar.cell_leaves`. Raises `MemberError`."""
     members, given = LEAVES if isinstance(member, Enrolled) else USERS, member.row()
     ident = given[members.ident]
+    most = _cell_leaves(text) if members is LEAVES and not given.get("tenant") else None
 
     def change(rows: list[Row]) -> None:
         row = _row(rows, members, ident)
@@ -100,12 +105,70 @@ def added(text: str, member: Enrolled | NewUser) -> str:
             raise MemberError(f"{ident} was revoked; let it in again {replace}")
         for new in (member.key, *given.get("users", {}).values()):
             _unused(rows, members, new, row)
+        cell = (
+            0 if row is not None or most is None else _free_cell(Counter(map(_cell, _in_cells(rows))), most)
+        )
         if row is None:
             rows.append(row := {})
         row.pop("forgotten", None)
-        row |= given
+        row |= given | _given({"cell": cell})
 
     return edited(text, members, change)
+
+
+def split(text: str, staying: Container[str], aggregates: int) -> tuple[str, list[str], list[str]]:
+    """The configuration of a hub in which no cell has more leaves than `registrar.cell_leaves`, and the first
+    keeps its `aggregates`, which may hold readings; which leaves move, and which stay that should: they are
+    `staying`, or take or give streams. Raises `MemberError`."""
+    most, moved, stayed = _cell_leaves(text), list[str](), list[str]()
+    if most is None:
+        raise MemberError("only the leaves of a hub whose server its agent runs are in cells")
+
+    def change(rows: list[Row]) -> None:
+        leaves = _in_cells(rows)
+        sizes = Counter(map(_cell, leaves))
+        for row in reversed(leaves):
+            if sizes[_cell(row)] <= most:
+                continue
+            if row["domain"] in staying or row.get("takes") or row.get("gives"):
+                stayed.append(row["domain"])
+                continue
+            sizes[_cell(row)] -= 1
+            row["cell"] = cell = _free_cell(sizes, most)
+            sizes[cell] += 1
+            moved.append(row["domain"])
+
+    new = edited(text, LEAVES, change)
+    if moved:
+        document = tomlkit.parse(new)
+        registrar: Any = document.setdefault("registrar", tomlkit.table())
+        registrar["aggregates"] = max(aggregates, registrar.get("aggregates", 1))
+        new = tomlkit.dumps(document)
+    return new, sorted(moved), sorted(stayed)
+
+
+def _in_cells(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if not row.get("tenant") and not row.get("forgotten")]
+
+
+def _cell(row: Row) -> int:
+    return int(row.get("cell", 0))
+
+
+def _free_cell(sizes: Mapping[int, int], most: int) -> int:
+    """The cell with the fewest leaves, or a further one where each has `most`."""
+    fewest = min({0: 0, **sizes}.items(), key=lambda item: (item[1], item[0]))
+    return fewest[0] if fewest[1] < most else max(sizes) + 1
+
+
+def _cell_leaves(text: str) -> int | None:
+    """`registrar.cell_leaves` of a hub whose server its agent runs; None in any other file."""
+    table = _read(text, LEAVES.name)
+    nats, registrar = table.get("nats", {}), table.get("registrar", {})
+    if table.get("role") != "hub" or not isinstance(nats, dict) or not isinstance(registrar, dict):
+        return None
+    most = registrar.get("cell_leaves", RegistrarConfig().cell_leaves)
+    return most if nats.get("server") != "external" and isinstance(most, int) and most > 0 else None
 
 
 def replaced(text: str, members: MemberList, ident: str, key: str) -> str:
@@ -143,8 +206,9 @@ def forgotten(text: str, members: MemberList, ident: str) -> str:
             return
         _revoke_keys(row)
         if keys := row.get("revoked"):
+            cell = row.get("cell")
             row.clear()
-            row |= {members.ident: ident, "revoked": keys, "forgotten": True}
+            row |= {members.ident: ident, "revoked": keys, "forgotten": True} | _given({"cell": cell})
         else:
             rows.remove(row)
 

@@ -1,8 +1,8 @@
 """All aggregates of the hub and their controllers, which of them takes the sources of which leaf, and which
 classes of a leaf need no source for now.
 
-An assignment is kept with the leaf's record and never moved: an epoch that changed its aggregate would have
-to begin again. The classes of a leaf go together where they fit.
+An assignment is kept with the leaf's record while the leaf is in one cell: an epoch that changed its
+aggregate would have to begin again. The classes of a leaf go together where they fit.
 
 A leaf says which classes are idle. Without a source no heartbeat crosses its link; the first reading has the
 leaf announce that the class is not idle, and the source is added again. To add it nats-server reads the
@@ -14,19 +14,20 @@ little, but over a link that is paid for by the byte.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from agent.base.wait import Pacer
 from agent.config import Config
-from agent.contract import Announce, ClassAnswer, leaf_stream
+from agent.contract import Announce, ClassAnswer, cell_of, leaf_stream
+from agent.hub.cells import CellStreams
 from agent.hub.registrar.aggregate import AggregateSettings, Observation
 from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.records import SLOWEST, ClassRecord, LeafRecord
-from agent.jetstream import JetStream, StreamInfo
+from agent.jetstream import StreamInfo
 from agent.server.setup import hub_sync_seconds
 
 _SCANS_AT_ONCE = 2
@@ -46,7 +47,7 @@ class Aggregates:
 
     def __init__(
         self,
-        js: JetStream,
+        streams: CellStreams,
         names: Sequence[str],
         settings: AggregateSettings,
         classes: Mapping[str, Iterable[str]],
@@ -62,7 +63,7 @@ class Aggregates:
         turns = asyncio.Semaphore(_SCANS_AT_ONCE)
         self.controllers = {
             name: AggregateController(
-                js,
+                streams.of(name),
                 name,
                 settings,
                 self._may_stay(name),
@@ -135,17 +136,28 @@ class Aggregates:
             if controller.seen is not None
         }
 
-    def place(self, domain: str, classes: Sequence[str]) -> dict[str, str]:
-        """The aggregate of each class of a leaf: that of its record; without one, that which already has its
-        source; otherwise one with room."""
+    def place(self, domain: str, classes: Sequence[str], moving: Collection[str] = ()) -> dict[str, str]:
+        """The aggregate of each class of a leaf, `moving` ones apart: that of its record; without one, that
+        of its cell which already has its source; otherwise one of its cell with room."""
         leaf = self._fleet.leaves.get(domain)
-        kept = {cls: record.stream for cls, record in leaf.classes.items()} if leaf else {}
+        records = {} if leaf is None else leaf.classes
+        kept = {cls: record.stream for cls, record in records.items() if cls not in moving}
         if kept.keys() >= set(classes):
             return {cls: kept[cls] for cls in classes}
+        cell = self._fleet.cell(domain)
+        ours = [name for name in self.controllers if cell_of(name) == cell]
         for cls in classes:
-            if cls not in kept and (found := self._having(leaf_stream(domain, cls))) is not None:
+            found = None if cls in kept else self._having(leaf_stream(domain, cls))
+            if found in ours:
                 kept[cls] = found
-        return assigned(classes, kept, self._fleet.load(self.controllers), self._max_sources)
+        return assigned(classes, kept, self._fleet.load(ours), self._max_sources)
+
+    def moved(self, known: LeafRecord, leaf: LeafRecord) -> None:
+        """The sources of a leaf's classes that are in another aggregate now go from the one before."""
+        for cls, record in leaf.classes.items():
+            old = known.classes.get(cls)
+            if old is not None and old.stream != record.stream and old.stream in self.controllers:
+                self.controllers[old.stream].without([leaf_stream(leaf.domain, cls)])
 
     def linked(self, domain: str, since: float) -> None:
         """The leaf is linked, so its sources have to show a sign of life after `since`."""
@@ -192,6 +204,8 @@ class Aggregates:
             if domain in self._fleet.revoked:
                 return False
             leaf = self._fleet.leaves.get(domain)
+            if leaf is None and cell_of(stream) != self._fleet.cell(domain):
+                return False
             return leaf is None or cls not in leaf.classes or leaf.classes[cls].stream == stream
 
         return may_stay

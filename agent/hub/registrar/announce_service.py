@@ -14,7 +14,7 @@ from agent.base.logs import Sparse
 from agent.base.wait import loop_time, timeout
 from agent.contract import Answer, ContractError
 from agent.hub.registrar.announcements import Announcements
-from agent.hub.registrar.command_consumers import CommandConsumers
+from agent.hub.registrar.command_consumers import CellCommands
 from agent.hub.registrar.exchanges import UNKNOWN, Exchanges, StandingAnswers, encoded
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.fleet_watch import FleetWatch
@@ -45,7 +45,7 @@ class AnnounceService:
     def __init__(
         self,
         announcements: Announcements,
-        commands: CommandConsumers,
+        commands: CellCommands,
         fleet: FleetState,
         watch: FleetWatch,
         standing: StandingAnswers,

@@ -20,6 +20,7 @@ from agent.contract import (
     Announce,
     Answer,
     ClassAnswer,
+    cell_of,
     leaf_stream,
 )
 from agent.hub.registrar.aggregate import ALIVE, Observation, source_state
@@ -32,8 +33,10 @@ from agent.hub.registrar.held_messages import HeldMessages
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.records import (
     COPIED,
+    MOVED,
     REVOKED,
     AggregateRef,
+    LeafRecord,
     admitted,
     new_epochs,
     refusal,
@@ -105,7 +108,9 @@ class Announcements:
             announce = replace(announce, classes=taken)
         if self._changes_too_often(announce, now):
             return Answer(refused=_TOO_OFTEN.format(domain=announce.domain), later=True)
-        streams = self._aggregates.place(announce.domain, list(announce.classes))
+        streams = self._aggregates.place(
+            announce.domain, list(announce.classes), self._moving(announce, known)
+        )
         if missing := sorted(set(streams.values()) - self._aggregates.controllers.keys()):
             return Answer(refused=_NO_AGGREGATE.format(domain=announce.domain, stream=missing[0]))
         self._aggregates.wake(announce.domain, awake(announce, known))
@@ -127,6 +132,22 @@ class Announcements:
             spread_seconds=self._fleet.spread_seconds,
             refused_classes=refused_of,
         )
+
+    def _moving(self, announce: Announce, known: LeafRecord | None) -> list[str]:
+        """The classes that get an aggregate in their leaf's cell, for it is in another one than before, and
+        they have begun an epoch since it is. Of the others the leaf is told to begin one, after what both
+        sides agree that the hub holds."""
+        found, cell = list[str](), self._fleet.cell(announce.domain)
+        for cls, said in announce.classes.items():
+            record = None if known is None else known.classes.get(cls)
+            if record is None or cell_of(record.stream) == cell:
+                continue
+            if record.epoch != said.epoch:
+                found.append(cls)
+            elif not record.lost:
+                lost = msgspec.structs.replace(record, lost=MOVED)
+                self._fleet.put(announce.domain, cls, lost)
+        return found
 
     def _rested(self, announce: Announce, cls: str, answer: ClassAnswer, info: StreamInfo) -> ClassAnswer:
         record = self._fleet.leaves[announce.domain].classes[cls]
@@ -188,6 +209,8 @@ class Announcements:
         now_text = datetime.now(UTC).isoformat(timespec="seconds")
         leaf = admitted(announce, known, places, now_text, self._durability.boot)
         self._fleet.keep(leaf)
+        if known is not None:
+            self._aggregates.moved(known, leaf)
         self._fleet.heard(announce, now)
         if begun := new_epochs(leaf, known):
             self._unsaved[domain] = None

@@ -98,7 +98,8 @@ def agreed(
 ) -> bool | None:
     """Whether an announced checkpoint still holds: `message` is what the aggregate holds at its hub sequence.
     One of another aggregate does not hold: the hub has forgotten where this leaf belongs, and what came
-    before this aggregate may not be there.
+    before this aggregate may not be there. Of that in which the class was before its leaf moved to another
+    cell it is not known: the epoch began behind what was agreed there.
 
     A purged one is compared with what the record remembers. It holds where that is as new. It does not where
     all that is remembered is older, or nothing is that should be: what is proposed is stored first, so the
@@ -106,7 +107,7 @@ def agreed(
     since. None where the record remembers nothing.
     """
     if announced.hub_stream != info.name:
-        return False
+        return None if announced.hub_stream == record.before else False
     if announced.hub_seq > info.last:
         return False
     if message is not None:

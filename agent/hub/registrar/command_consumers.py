@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
@@ -33,6 +34,7 @@ from agent.contract import (
     command_deliver,
     command_subjects,
 )
+from agent.hub.cells import CellStreams
 from agent.hub.registrar.aggregate import commands_config
 from agent.hub.registrar.problems import ActiveProblems
 from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo, nanoseconds
@@ -143,6 +145,40 @@ class CommandStream:
                 self._having.add(domain)
                 self._newest[domain] = seq
         return None
+
+
+class CellCommands:
+    """The commands of all cells; `cell` returns that of a leaf's domain."""
+
+    def __init__(
+        self, streams: CellStreams, replicas: int, problems: ActiveProblems, cell: Callable[[str], str]
+    ) -> None:
+        self._js, self._replicas, self._cell = streams.by_cell, replicas, cell
+        self._streams = {of: CommandStream(js, replicas) for of, js in self._js.items()}
+        self._consumers = {
+            of: CommandConsumers(js, self._streams[of], problems) for of, js in self._js.items()
+        }
+
+    async def begin(self) -> None:
+        """Make the streams that are missing; what was seen of them before has to be seen again. Raises
+        `ApiError` or `UnavailableError`."""
+        await bounded_gather(lambda js: js.ensure_stream(commands_config(self._replicas)), self._js.values())
+        for stream in self._streams.values():
+            stream.begin()
+
+    async def run(self) -> None:
+        """As `CommandConsumers.run`, of all cells."""
+        async with asyncio.TaskGroup() as group:
+            for consumers in self._consumers.values():
+                group.create_task(consumers.run())
+
+    async def answer(self, announce: Announce) -> CommandsHeld | None:
+        """As `CommandConsumers.answer`."""
+        return await self._consumers[self._cell(announce.domain)].answer(announce)
+
+    def stands(self, announce: Announce, held: CommandsHeld | None, now: float) -> bool:
+        """As `CommandConsumers.stands`."""
+        return self._consumers[self._cell(announce.domain)].stands(announce, held, now)
 
 
 class CommandConsumers:

@@ -4,7 +4,7 @@ times are monotonic seconds that the caller gives."""
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from agent.base.wait import Pacer
-from agent.contract import MADE_METADATA, Announce, leaf_stream
+from agent.contract import HOME, MADE_METADATA, Announce, leaf_stream
 from agent.hub.registrar.aggregate import Observation, Source, source, source_state
 from agent.hub.registrar.answer import (
     class_state,
@@ -35,24 +35,30 @@ EPOCH_EVERY: Final = 20.0
 _WORK_SECONDS: Final = 2.5e-6
 """What a core takes for one of the links that dial at once, for each of them. Measured: 1.1e-6
 where each is linked by its first dial."""
+_ANYWHERE: Final = 14
+"""How many percent of that it takes for those in other cells, which keep it waiting until it dials again."""
 _LEAST_SPREAD: Final = 10.0
 _MOST_DOUBLED: Final = 8
 
 
-def spread_seconds(leaves: int) -> float:
-    """What the hub's server takes for so many links that are dialled at once, 0 where that is little. It
-    doubles from one value to the next, so that a fleet that grows seldom has a new one."""
-    work = _WORK_SECONDS * leaves**2
+def spread_seconds(*leaves: int) -> float:
+    """What the hub's server takes for so many links in each cell that are dialled at once, 0 where that is
+    little. It doubles from one value to the next, so that a fleet that grows seldom has a new one."""
+    pairs = (100 - _ANYWHERE) * sum(count**2 for count in leaves) + _ANYWHERE * sum(leaves) ** 2
+    work = _WORK_SECONDS * (pairs / 100)
     if work < _LEAST_SPREAD:
         return 0.0
     return _LEAST_SPREAD * 2.0 ** min(math.ceil(math.log2(work / _LEAST_SPREAD)), _MOST_DOUBLED)
 
 
 class FleetState:
-    """All leaves that have announced themselves. Those that are `revoked` have no sources."""
+    """All leaves that have announced themselves. Those that are `revoked` have no sources. `cells` gives the
+    cell of each domain that is not in the first."""
 
-    def __init__(self, revoked: Collection[str] = ()) -> None:
+    def __init__(self, revoked: Collection[str] = (), cells: Mapping[str, str] | None = None) -> None:
         self.revoked = frozenset(revoked)
+        self._cells = cells or {}
+        self._sizes = Counter[str]()
         self.leaves: dict[str, LeafRecord] = {}
         """To be changed only by `keep`."""
         self._of_stream: dict[str, dict[str, tuple[str, str]]] = {}
@@ -103,13 +109,18 @@ class FleetState:
             begun[leaf.domain] = msgspec.structs.replace(leaf, classes=records)
             self.ownership.begin(leaf.domain, leaf.run, now)
         self._noted, self.leaves, self._of_stream = dict(noted), begun, of_stream
+        self._sizes = Counter(map(self.cell, begun))
         self.resting.clear()
         self.resting |= rests
 
     @property
     def spread_seconds(self) -> float:
         """As the function, of all leaves."""
-        return spread_seconds(len(self.leaves))
+        return spread_seconds(*self._sizes.values())
+
+    def cell(self, domain: str) -> str:
+        """The cell of a domain."""
+        return self._cells.get(domain, HOME)
 
     def keep(self, leaf: LeafRecord) -> None:
         """Replace the record of a leaf, or add it."""
@@ -122,6 +133,7 @@ class FleetState:
             if cls not in had or had[cls].stream != record.stream:
                 names = self._of_stream.setdefault(record.stream, {})
                 names[leaf_stream(leaf.domain, cls)] = (leaf.domain, cls)
+        self._sizes[self.cell(leaf.domain)] += old is None
         self.leaves[leaf.domain] = leaf
 
     def sources(self, stream: str) -> dict[str, Source]:

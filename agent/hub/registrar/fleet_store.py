@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from agent.base.wait import Pacer, bounded_gather
-from agent.contract import FLEET_BUCKET, HUB_LAKE, AuditPart, ContractError
+from agent.contract import AGGREGATES, FLEET_BUCKET, HUB_LAKE, AuditPart, ContractError
 from agent.hub.registrar.aggregate import fleet_config
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.records import LeafRecord, PurgeMarker, decode_leaf, decode_noted, encode
@@ -28,6 +28,7 @@ from agent.jetstream.readers import read_all, read_newest
 BUCKET: Final = f"KV_{FLEET_BUCKET}"
 _LET_IN: Final = f"$KV.{FLEET_BUCKET}.let.in"
 _LAKE: Final = f"$KV.{FLEET_BUCKET}.{HUB_LAKE}"
+_AGGREGATES: Final = f"$KV.{FLEET_BUCKET}.{AGGREGATES}"
 _COPIES: Final = f"copies of {BUCKET}"
 _FEW: Final = 100
 """So many records are read one by one."""
@@ -157,6 +158,14 @@ class FleetStore:
     async def save_let_in(self, keys: Iterable[str]) -> None:
         """Replace the keys that are let in. Raises `ApiError` or `UnavailableError`."""
         await self._put(_LET_IN, "\n".join(sorted(keys)).encode())
+
+    async def save_aggregates(self, names: Iterable[str]) -> None:
+        """Tell the jobs the names of all aggregates. Raises `ApiError` or `UnavailableError`."""
+        known, names = await self._newest(_AGGREGATES) or b"", list(names)
+        for gone in sorted(set(known.decode(errors="replace").split()) - set(names)):
+            log.warning("aggregate not provided any more; what it holds is not read", stream=gone)
+        if known.split() != [name.encode() for name in names]:
+            await self._put(_AGGREGATES, "\n".join(names).encode())
 
     async def load_lake(self) -> bytes:
         """The record of the hub's lake, empty where there is none. Raises `ApiError` or

@@ -18,7 +18,6 @@ from math import inf
 from typing import Final
 
 import structlog
-from nats.aio.client import Client
 
 from agent.base.wait import Pacer, bounded_gather, loop_time, timeout
 from agent.contract import (
@@ -31,10 +30,11 @@ from agent.contract import (
     leaf_subjects,
     link_consumer,
 )
+from agent.hub.cells import CellStreams
 from agent.hub.registrar.aggregate import ALIVE, Observation, parse_source_header
 from agent.hub.registrar.records import ClassRecord, HubPosition, LeafRecord
 from agent.hub.registrar.stretch import Stretch, follows, stretch_at_start
-from agent.jetstream import JetStream, JetStreamError, StreamInfo
+from agent.jetstream import JetStreamError, StreamInfo
 from agent.jetstream.readers import StoredHeaders, read_headers
 
 _READ_SECONDS: Final = 2.0
@@ -54,12 +54,11 @@ class GapSearch:
 
     def __init__(
         self,
-        nc: Client,
-        js: JetStream,
+        streams: CellStreams,
         linked_at: Callable[[str], float],
         observe: Callable[[str], Awaitable[Observation]],
     ) -> None:
-        self._nc, self._js, self._linked_at, self._observe = nc, js, linked_at, observe
+        self._streams, self._linked_at, self._observe = streams, linked_at, observe
         self._stretches: dict[str, Stretch] = {}
         self._noted: dict[str, Observation] = {}
         self._begun: dict[str, str] = {}
@@ -204,7 +203,8 @@ class GapSearch:
 
         try:
             async with timeout(_STALLED_SECONDS):
-                return await read_headers(self._nc, self._js, info.name, start, take, enough)
+                js = self._streams.of(info.name)
+                return await read_headers(js.nc, js, info.name, start, take, enough)
         except (TimeoutError, JetStreamError) as error:
             why = str(error) or "no answer"
             log.info("aggregate not read yet", stream=info.name, leaf=domain, reason=why)

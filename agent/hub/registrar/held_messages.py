@@ -25,6 +25,7 @@ from agent.contract import (
     leaf_subjects,
     parse_cursor_request,
 )
+from agent.hub.cells import CellStreams
 from agent.hub.registrar.aggregate import Observation, source_state
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.answer import StoredMessage, agreed, class_answer, held_now, proposal, stored
@@ -33,7 +34,7 @@ from agent.hub.registrar.gaps import GapSearch
 from agent.hub.registrar.problems import Readiness
 from agent.hub.registrar.quota import Allowance
 from agent.hub.registrar.records import RECREATED, ClassRecord
-from agent.jetstream import JetStream, JetStreamError, StreamInfo, respond
+from agent.jetstream import JetStreamError, StreamInfo, respond
 
 LOOK_SECONDS: Final = 0.01
 MAX_QUESTION: Final = 4096
@@ -68,8 +69,8 @@ class ProvenCheckpoints:
 class HeldMessages:
     """Looks messages of the aggregates up. Every method raises `ApiError` or `UnavailableError`."""
 
-    def __init__(self, js: JetStream, fleet: FleetState, gaps: GapSearch) -> None:
-        self._js, self.fleet, self.gaps = js, fleet, gaps
+    def __init__(self, streams: CellStreams, fleet: FleetState, gaps: GapSearch) -> None:
+        self._streams, self.fleet, self.gaps = streams, fleet, gaps
         self.proven = ProvenCheckpoints()
 
     async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
@@ -128,14 +129,14 @@ class HeldMessages:
             return True
         message = None
         if checkpoint.hub_stream == info.name:
-            message = await self._js.get_message(info.name, seq=checkpoint.hub_seq)
+            message = await self._streams.of(info.name).get_message(info.name, seq=checkpoint.hub_seq)
         answer = agreed(checkpoint, leaf_stream(domain, cls), record, info, message)
         if answer:
             self.proven.add(domain, cls, checkpoint, info)
         return answer
 
     async def _newest(self, domain: str, cls: str, subject: str, info: StreamInfo) -> StoredMessage | None:
-        message = await self._js.get_message(info.name, last_by_subject=subject)
+        message = await self._streams.of(info.name).get_message(info.name, last_by_subject=subject)
         return stored(message, leaf_stream(domain, cls))
 
 

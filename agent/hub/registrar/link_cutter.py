@@ -2,8 +2,8 @@
 no more, but leaves the links that are up as they are. This module may go once it ends them.
 
 Nothing tells by which key a link came in that was there before this agent: its server's name is its owner's
-choice. So when a key has gone since the last time, all links are cut. A leaf redials within a second and
-loses nothing.
+choice. So when a key has gone since the last time, or lets into another cell, all links are cut. A leaf
+redials within a second and loses nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LinkCutter:
         doomed = {link for link in links if link[0] not in self._cleared} if gone else set()
         if doomed:
             self._cleared |= {server for server, _ in doomed}
-            log.warning("all links cut: a key was revoked", keys=len(gone))
+            log.warning("all links cut: a key was revoked or a leaf moved", keys=len(gone))
             self._unconfirmed |= await self._cut(doomed)
         if self._unconfirmed or (gone and not complete):
             return

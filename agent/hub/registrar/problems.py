@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -68,10 +68,12 @@ _REGISTRAR: Final = "registrar"
 
 class Readiness:
     """Calls `begin` once after each reconnect: what is in memory may be newer than a store that was restored
-    from a backup meanwhile. `begin` raises `JetStreamError`."""
+    from a backup meanwhile. The first of `clients` is in the first cell. `begin` raises `JetStreamError`."""
 
-    def __init__(self, nc: Client, begin: Callable[[], Awaitable[None]], problems: ActiveProblems) -> None:
-        self._nc, self._begin, self._problems = nc, begin, problems
+    def __init__(
+        self, clients: Sequence[Client], begin: Callable[[], Awaitable[None]], problems: ActiveProblems
+    ) -> None:
+        self._clients, self._begin, self._problems = clients, begin, problems
         self._reconnect: int | None = None
         self._beginning = asyncio.Lock()
 
@@ -111,7 +113,7 @@ class Readiness:
 
     def _check_server(self) -> None:
         """An old server loses messages without a word, so no leaf is taken in on one."""
-        version = self._nc.connected_server_version
+        version = self._clients[0].connected_server_version
         try:
             check_version(f"{version.major}.{version.minor}.{version.patch}", "the hub's server")
         except ServerError as error:
@@ -122,7 +124,7 @@ class Readiness:
     @property
     def _reconnects(self) -> int:
         # The library calls back only the maker of the connection, so the count is polled.
-        return int(self._nc.stats["reconnects"])
+        return sum(int(nc.stats["reconnects"]) for nc in self._clients)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import structlog
 
 from agent.base.wait import bounded_gather
 from agent.contract import Checkpoint, Committed, ContractError, leaf_stream, parse_committed
+from agent.hub.cells import CellStreams
 from agent.hub.registrar.aggregate import Observation, purge_up_to
 from agent.hub.registrar.aggregates import Aggregates
 from agent.hub.registrar.answer import contradicted, names, remembered
@@ -22,7 +23,7 @@ from agent.hub.registrar.held_messages import HeldMessages
 from agent.hub.registrar.lake_keeper import LakeKeeper
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.records import ClassRecord, LeafRecord, PurgeMarker
-from agent.jetstream import JetStream, StreamInfo, nanoseconds
+from agent.jetstream import StreamInfo, nanoseconds
 
 log = structlog.get_logger("registrar")
 
@@ -32,7 +33,7 @@ class Purging:
 
     def __init__(
         self,
-        js: JetStream,
+        streams: CellStreams,
         keep: int,
         store: FleetStore,
         aggregates: Aggregates,
@@ -41,7 +42,7 @@ class Purging:
         durability: Durability,
         lake: LakeKeeper,
     ) -> None:
-        self._js = js
+        self._streams = streams
         self._keep = keep
         self._fleet = held.fleet
         self._store = store
@@ -82,7 +83,7 @@ class Purging:
         # That takes a while with many leaves: by now the aggregate may be another one, or restored.
         purge_up_to(committed, (await self._aggregates.controllers[stream].observe()).info, self._keep)
         await self._check_message(committed)
-        purged = await self._js.purge(stream, up_to)
+        purged = await self._streams.of(stream).purge(stream, up_to)
         self._metrics.purged.labels(stream).inc(purged)
         log.info("committed messages purged", stream=stream, messages=purged, up_to=up_to)
         return purged
@@ -91,7 +92,8 @@ class Purging:
         """Raise `ContractError` where another message has the sequence up to which was committed: a stream
         that was restored from a copy keeps the moment at which it was made."""
         stream, seq = committed.stream, committed.seq
-        message = await self._js.get_message(stream, seq=seq) if committed.arrived else None
+        js = self._streams.of(stream)
+        message = await js.get_message(stream, seq=seq) if committed.arrived else None
         if message is not None and nanoseconds(message.time) // 1000 != committed.arrived:
             raise ContractError(
                 f"committed: message {seq} of {stream} is not the one that was committed: "
@@ -136,7 +138,7 @@ class Purging:
 
         async def differs(place: tuple[str, str, Checkpoint]) -> bool:
             domain, cls, known = place
-            message = await self._js.get_message(info.name, seq=known.hub_seq)
+            message = await self._streams.of(info.name).get_message(info.name, seq=known.hub_seq)
             if message is None or names(known, message, leaf_stream(domain, cls)):
                 return False
             record = self._fleet.record(domain, cls)

@@ -27,6 +27,7 @@ REVOKED: Final = (
 
 RECREATED: Final = "{} was recreated"
 CONTRADICTED: Final = "{} holds other messages than the hub's records say"
+MOVED: Final = "its leaf is in another cell of the hub now"
 POWER_CUT: Final = "the hub's machine was restarted, and its server does not sync each message"
 
 _MISSED: Final = 3
@@ -91,6 +92,9 @@ class ClassRecord(Struct, frozen=True):
     rests: str = ""
     """The identity of the hub's server that had dropped its source, for the class is idle; "" if it had
     not."""
+
+    before: str = ""
+    """The aggregate of another cell that the class was in before; "" if it was in none."""
 
     @property
     def known_to(self) -> int:
@@ -283,10 +287,11 @@ def _begun(
         lost = f"up to {acked} is acknowledged of an epoch that the hub's records do not know"
     elif _begun_before_boot(record, old, known=acked > 0 or announced is not None):
         lost = POWER_CUT
+    before = "" if old is None else old.before if old.stream == record.stream else old.stream
     if old is None or not same:
-        return msgspec.structs.replace(record, lost=lost, cut=0)
+        return msgspec.structs.replace(record, lost=lost, cut=0, before=before)
     return msgspec.structs.replace(
-        record, lost=lost, checkpoint=old.checkpoint, proposed=old.proposed, cut=old.cut
+        record, lost=lost, checkpoint=old.checkpoint, proposed=old.proposed, cut=old.cut, before=before
     )
 
 

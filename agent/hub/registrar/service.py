@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -15,17 +15,19 @@ from typing import Any, Final
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from prometheus_client import CollectorRegistry
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
 from agent.base.wait import loop_time
 from agent.config import Config, aggregates, members_digest, readers, users_digest
 from agent.contract import (
-    ACCOUNT,
+    HOME,
     VERSION,
     ContractError,
     announce_subject,
     audited_subject,
+    cell_account,
     committed_subject,
     cursor_subject,
     lake_subject,
@@ -33,13 +35,13 @@ from agent.contract import (
     user_account,
     verify_subject,
 )
+from agent.hub.cells import CellStreams
 from agent.hub.leadership import Leadership, LeadJetStream, Take, while_leading
-from agent.hub.registrar.aggregate import commands_config
 from agent.hub.registrar.aggregates import Aggregates, settings_of
 from agent.hub.registrar.announce_service import PENDING, AnnounceService, about
 from agent.hub.registrar.announcements import Announcements
 from agent.hub.registrar.audits import Audits
-from agent.hub.registrar.command_consumers import CommandConsumers, CommandStream
+from agent.hub.registrar.command_consumers import CellCommands
 from agent.hub.registrar.durability import durability_of
 from agent.hub.registrar.exchanges import StandingAnswers
 from agent.hub.registrar.fleet_state import FleetState
@@ -66,8 +68,9 @@ log = structlog.get_logger("registrar")
 
 
 class Registrar:
-    """The registrar of one hub, over a connection in the account and one in the system account; without the
-    latter it learns of links only from announcements. Both connections reconnect by themselves, for ever.
+    """The registrar of one hub, over a connection in the first cell and one in the system account; without
+    the latter it learns of links only from announcements. `cells` are its connections in the other cells. All
+    reconnect by themselves, for ever.
     With a `leadership` it changes and answers nothing but while that holds, and is run once."""
 
     def __init__(
@@ -77,18 +80,24 @@ class Registrar:
         system_nc: Client | None,
         registry: CollectorRegistry,
         leadership: Leadership | None = None,
+        cells: Mapping[str, Client] | None = None,
     ) -> None:
-        self._nc = nc
+        self._clients = {HOME: nc, **(cells or {})}
         self._leadership = leadership
         self._replicas = config.registrar.replicas
         self._classes = {leaf.domain: frozenset(leaf.classes) for leaf in config.leaves}
         self._metrics = RegistrarMetrics(registry)
         self._problems = ActiveProblems()
-        self._js = js = JetStream(nc) if leadership is None else LeadJetStream(nc, leadership)
-        self._fleet = FleetState({leaf.domain for leaf in config.leaves if not leaf.key})
+        make = JetStream if leadership is None else partial(LeadJetStream, leadership=leadership)
+        self._streams = streams = CellStreams(self._clients, make)
+        js = streams.home
+        self._fleet = FleetState(
+            {leaf.domain for leaf in config.leaves if not leaf.key},
+            {leaf.domain: leaf.cell_name for leaf in config.leaves if leaf.cell},
+        )
         self._store = FleetStore(nc, js, self._replicas, self._problems)
         self._aggregates = Aggregates(
-            js,
+            streams,
             aggregates(config),
             settings_of(config),
             self._classes,
@@ -97,8 +106,10 @@ class Registrar:
             self._metrics,
         )
         self._durability = durability_of(config, self._aggregates.seen)
-        self._gaps = GapSearch(nc, js, lambda domain: self._watch.linked_at(domain), self._aggregates.observe)
-        held = HeldMessages(js, self._fleet, self._gaps)
+        self._gaps = GapSearch(
+            streams, lambda domain: self._watch.linked_at(domain), self._aggregates.observe
+        )
+        held = HeldMessages(streams, self._fleet, self._gaps)
         self._announcements = Announcements(
             js,
             self._fleet,
@@ -116,7 +127,12 @@ class Registrar:
         self._cutter = LinkCutter(
             system_nc,
             self._store,
-            frozenset(key for leaf in config.leaf if leaf.key for key in (leaf.key, *leaf.users.values())),
+            frozenset(
+                key
+                for leaf in config.leaf
+                if leaf.key
+                for key in (f"{leaf.key}{f'@{leaf.cell_name}' if leaf.cell else ''}", *leaf.users.values())
+            ),
             {key: leaf.domain for leaf in config.leaf for key in leaf.revoked},
             (lambda: True) if leadership is None else leadership.holds,
         )
@@ -125,7 +141,10 @@ class Registrar:
             system_nc,
             LinkedAccounts(
                 {leaf.key: leaf.domain for leaf in config.leaf if leaf.key},
-                [ACCOUNT, *sorted({tenant_account(leaf.tenant) for leaf in config.leaf if leaf.tenant})],
+                [
+                    *map(cell_account, self._clients),
+                    *sorted({tenant_account(leaf.tenant) for leaf in config.leaf if leaf.tenant}),
+                ],
                 [user_account(user.name) for user in config.users],
                 self._replicas,
             ),
@@ -135,12 +154,11 @@ class Registrar:
             self._cutter,
             self._quota,
         )
-        self._readiness = Readiness(nc, self._begin, self._problems)
-        self._commands = CommandStream(js, self._replicas)
-        self._command_consumers = CommandConsumers(js, self._commands, self._problems)
+        self._readiness = Readiness(tuple(self._clients.values()), self._begin, self._problems)
+        self._commands = CellCommands(streams, self._replicas, self._problems, self._fleet.cell)
         self._announce_service = AnnounceService(
             self._announcements,
-            self._command_consumers,
+            self._commands,
             self._fleet,
             self._watch,
             StandingAnswers(
@@ -154,7 +172,7 @@ class Registrar:
         """The lake behind which this hub purges."""
         self._cursors = Cursors(held, self._fleet, self._aggregates, self._classes, self._readiness)
         self._purging = Purging(
-            js,
+            streams,
             config.registrar.keep,
             self._store,
             self._aggregates,
@@ -163,7 +181,7 @@ class Registrar:
             self._durability,
             self.lake,
         )
-        self._verifier = Verifier(nc, js, self._classes, self._fleet)
+        self._verifier = Verifier(streams, self._classes, self._fleet)
         self._upkeep = Upkeep(
             self._fleet,
             self._store,
@@ -190,30 +208,46 @@ class Registrar:
                 self._upkeep.run,
                 self._aggregates.run,
                 self._watch.run,
-                self._command_consumers.run,
+                self._commands.run,
                 self._durability.run,
             )
             tasks = [group.create_task(service()) for service in services]
-            answers: dict[str, Take] = {
+            of_leaves: dict[str, Take] = {
                 announce_subject("*"): partial(self._announce_service.receive, group=group),
-                committed_subject("*"): self._on_committed,
                 cursor_subject("*"): partial(self._cursors.receive, group=group),
                 verify_subject("*"): partial(self._verifier.take, group=group),
+            }
+            of_jobs: dict[str, Take] = {
+                committed_subject("*"): self._on_committed,
                 audited_subject(): self.audits.receive,
                 lake_subject(): self.lake.receive,
             }
             subscriptions = [
-                await self._nc.subscribe(
-                    subject, cb=while_leading(self._leadership, answer), pending_msgs_limit=PENDING
+                (nc, await self._subscribed(nc, subject, answer))
+                for cell, nc in self._clients.items()
+                for subject, answer in (
+                    *((subject, partial(self._in_cell, cell, take)) for subject, take in of_leaves.items()),
+                    *(() if cell else of_jobs.items()),
                 )
-                for subject, answer in answers.items()
             ]
             await stopping.wait()
-            if not self._nc.is_closed:
-                for subscription in subscriptions:
+            for nc, subscription in subscriptions:
+                if not nc.is_closed:
                     await subscription.unsubscribe()
             for task in tasks:
                 task.cancel()
+
+    async def _subscribed(self, nc: Client, subject: str, answer: Take) -> Subscription:
+        return await nc.subscribe(
+            subject, cb=while_leading(self._leadership, answer), pending_msgs_limit=PENDING
+        )
+
+    async def _in_cell(self, cell: str, take: Take, msg: Msg) -> None:
+        """Take what a leaf asks in its cell. A link that came up before its leaf moved from this one is not
+        answered: it is going to be cut."""
+        domain = msg.subject.rpartition(".")[2]
+        if domain not in self._classes or self._fleet.cell(domain) == cell:
+            await take(msg)
 
     def status(self) -> dict[str, Any]:
         """The aggregates, and every configured leaf with its state in one sentence."""
@@ -266,19 +300,21 @@ class Registrar:
 
     async def _begin(self) -> None:
         await self._store.ensure()
-        await self._js.ensure_stream(commands_config(self._replicas))
         leaves = await self._store.load(self._classes)
         noted = await self._store.load_noted(self._aggregates.controllers)
         self._announcements.begin()
-        self._commands.begin()
+        await self._commands.begin()
         seen = await self._aggregates.begin()
         await self._durability.begin()
         await self.lake.begin()
         await self.audits.begin()
         for name, wanted in self._readers.items():
-            await keep_readers(self._js, name, wanted)
+            await keep_readers(self._streams.of(name), name, wanted)
+        await self._store.save_aggregates(self._aggregates.controllers)
         self.users = self._users
-        self._fleet.server = str(self._nc._server_info.get("server_id", ""))  # the client does not tell it
+        self._fleet.server = str(
+            self._clients[HOME]._server_info.get("server_id", "")
+        )  # the client does not tell it
         await self._fleet.begin(leaves, noted, seen, loop_time())
         await self._gaps.begin(self._fleet.leaves.values(), loop_time())
         await self._aggregates.want_all()

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Final
 
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from agent.base.wait import loop_time, timeout
@@ -35,9 +34,10 @@ from agent.contract import (
     parse_verify_request,
 )
 from agent.contract.ranges import RangeSet, without
+from agent.hub.cells import CellStreams
 from agent.hub.registrar.aggregate import observed, parse_source_header
 from agent.hub.registrar.fleet_state import FleetState
-from agent.jetstream import JetStream, JetStreamError, StreamInfo, UnavailableError, respond
+from agent.jetstream import JetStreamError, StreamInfo, UnavailableError, respond
 from agent.jetstream.readers import StoredHeaders, read_headers
 
 MAX_REQUEST: Final = 128 * 1024
@@ -120,9 +120,9 @@ class Verifier:
     classes."""
 
     def __init__(
-        self, nc: Client, js: JetStream, classes: Mapping[str, frozenset[str]], fleet: FleetState
+        self, streams: CellStreams, classes: Mapping[str, frozenset[str]], fleet: FleetState
     ) -> None:
-        self._nc, self._js, self._classes, self._fleet = nc, js, classes, fleet
+        self._streams, self._classes, self._fleet = streams, classes, fleet
         self._busy: set[str] = set()
         self._places = asyncio.Semaphore(_AT_ONCE)
 
@@ -174,11 +174,9 @@ class Verifier:
             "opt_start_seq": look.found().next,
             "filter_subjects": numbered_subjects(domain, request.cls),
         }
-        until = loop_time() + _LOOK_SECONDS
-        ended = await read_headers(
-            self._nc, self._js, info.name, start, look.take, enough=lambda: loop_time() > until
-        )
-        after = await self._js.stream_info(info.name)
+        until, js = loop_time() + _LOOK_SECONDS, self._streams.of(info.name)
+        ended = await read_headers(js.nc, js, info.name, start, look.take, enough=lambda: loop_time() > until)
+        after = await js.stream_info(info.name)
         if (after.created, after.first) != (info.created, info.first):
             # What was purged under our eyes was perhaps not seen: begin again with what is left.
             return VerifyAnswer(info.name, after.created, after.last, cursor, request.last)
@@ -193,7 +191,7 @@ class Verifier:
         record = None if leaf is None else leaf.classes.get(cls)
         if record is None:
             raise UnavailableError(f"class {cls!r} of {domain!r} is not taken in yet")
-        info = await self._js.stream_info(record.stream)
+        info = await self._streams.of(record.stream).stream_info(record.stream)
         state, held = observed(info, 0.0).states.get(leaf_stream(domain, cls)), 0
         if record.held is not None and record.stream_created == info.created and not record.lost:
             held = record.held.seq

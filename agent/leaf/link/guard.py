@@ -34,8 +34,8 @@ SENTENCES = {
     "a backup",
     EpochReason.CONSUMER_GONE: "the link consumer is gone: it was deleted, or its server restarted",
     EpochReason.HUB_LOST: "the hub lacks messages that it had acknowledged: its stream was recreated or "
-    "restored from a backup, its machine was restarted before its disk had them, or its server took them for "
-    "old ones",
+    "restored from a backup, its machine was restarted before its disk had them, this leaf is in another "
+    "cell of it now, or its server took them for old ones",
     EpochReason.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was restored "
     "from a backup",
     EpochReason.STALLED: "the hub's server answers and takes nothing of what was sent to it",

@@ -10,7 +10,19 @@ import pytest
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
-from agent.config import Config, ConfigError, Linger, Nats, Size, load
+from agent.config import (
+    Config,
+    ConfigError,
+    LeafMember,
+    Linger,
+    Nats,
+    RegistrarConfig,
+    Size,
+    aggregates,
+    aggregates_of,
+    cell_of_leaf,
+    load,
+)
 from agent.config.server_checks import check_files
 from agent.leaf.inputs import OPTIONS
 from tests.unit.server.test_render import key_of
@@ -327,6 +339,20 @@ def test_a_file_that_is_not_utf8_is_refused(file: Path) -> None:
 def uncommented() -> str:
     """The example with the keys and tables that it only mentions."""
     return re.sub(r"^# (\[|[a-z_]+ = )", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE)
+
+
+def test_each_cell_has_aggregates_of_its_own_also_when_its_leaves_are_forgotten() -> None:
+    leaves = [LeafMember(f"edge-{number}", "U", cell=number // 3) for number in range(5)]
+    leaves.append(LeafMember("gone", revoked=["U"], forgotten=True, cell=7))
+    config = Config("hub", leaf=leaves, registrar=RegistrarConfig(max_sources=2, aggregates=3))
+    assert aggregates(config) == (*(f"TELEMETRY_{n}" for n in range(3)), "TELEMETRY_1_0", "TELEMETRY_7_0")
+    assert aggregates_of(config, "1") == ("TELEMETRY_1_0",)
+    assert [cell_of_leaf(config, domain) for domain in ("edge-0", "edge-4", "gone", "none")] == [
+        "",
+        "1",
+        "7",
+        "",
+    ]
 
 
 def struct_of(one: FieldInfo) -> type[Struct] | None:

@@ -102,3 +102,12 @@ def test_an_epoch_is_never_the_same_twice() -> None:
 @given(st.lists(st.tuples(values.domains, values.classes), min_size=2, max_size=2, unique=True))
 def test_no_two_leaf_streams_share_a_name(pairs: list[tuple[str, str]]) -> None:
     assert contract.leaf_stream(*pairs[0]) != contract.leaf_stream(*pairs[1])
+
+
+@pytest.mark.parametrize("cell", ["", "1", "17"])
+def test_the_cell_of_an_aggregate_stands_in_its_name(cell: str) -> None:
+    assert contract.cell_of(contract.aggregate(0, cell)) == cell
+    assert contract.cell_of(contract.aggregate(12, cell)) == cell
+    for other in ("COMMANDS", "KV_petiole_fleet", "TEL_edge_1_normal"):
+        assert contract.cell_of(other) == contract.HOME
+    assert (contract.cell_api(contract.aggregate(0, cell)) == "$JS.API") is (cell == contract.HOME)

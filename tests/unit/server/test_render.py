@@ -12,7 +12,7 @@ from msgspec import structs
 from agent.base.files import write_private
 from agent.base.nats_server import RenderError, find_binary
 from agent.config.keys import check_password, ensure_key, password_line, seed_line
-from agent.contract import ContractError
+from agent.contract import ContractError, aggregate
 from agent.server.render import LINK_INCLUDE, pieces, render
 from agent.server.values import HubConfig, LeafConfig, LeafUser, MqttListener, MqttUser, address_of
 
@@ -73,6 +73,28 @@ def test_the_text_of_many_leaves_comes_in_pieces_of_a_leaf_or_a_permission_each(
     assert "".join(parts) == render(config)
     assert len(render(config)) > 100_000
     assert max(map(len, parts)) < 2_000
+
+
+def test_a_cell_has_an_account_of_which_the_first_may_ask_its_jetstream_and_no_other() -> None:
+    moved = LeafUser("edge-3", key_of(6), cell="1")
+    config = structs.replace(
+        HUB,
+        leaves=(*HUB.leaves, moved),
+        cells={"1": key_of(7)},
+        aggregates=(aggregate(0), aggregate(0, "1")),
+    )
+    text = render(config)
+    of_cell = text[text.index("CELL_1: {") :]
+    assert key_of(6) in of_cell
+    assert not any(leaf.key in of_cell for leaf in HUB.leaves)
+    assert text.count('service: "$JS.API.>"') == 1
+    assert text.count('to: "JS.CELL_1.API.>"') == 1
+    assert "JS.CELL_1.API.STREAM.MSG.GET.TELEMETRY_1_0" in text
+    assert "$KV.petiole_fleet" not in of_cell, "the records of the fleet are in the first cell"
+    with pytest.raises(RenderError, match="cell 2, which has no registrar"):
+        structs.replace(config, leaves=(LeafUser("edge-3", key_of(6), cell="2"),))
+    with pytest.raises(RenderError, match="cannot cross accounts"):
+        LeafUser("edge-3", key_of(6), takes=("X",), cell="1")
 
 
 def test_only_the_hub_may_sync_at_an_interval() -> None:

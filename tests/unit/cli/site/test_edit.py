@@ -19,6 +19,7 @@ from agent.cli.site.edit import (
     forgotten,
     replaced,
     revoked,
+    split,
 )
 from tests.unit.server.test_render import key_of
 
@@ -197,3 +198,49 @@ def test_what_makes_no_sense_for_a_user_is_refused_with_what_to_do(
 ) -> None:
     with pytest.raises(MemberError, match=words):
         change(OF_AN_AGENT)
+
+
+HUB = """\
+role = "hub"
+
+[registrar]
+cell_leaves = 2
+"""
+
+
+def cells(text: str) -> dict[str, object]:
+    return {domain: row.get("cell", 0) for domain, row in leaves(text).items()}
+
+
+def filled(count: int, text: str = HUB) -> str:
+    for number in range(count):
+        text = added(text, Enrolled(f"edge-{number}", key_of(number)))
+    return text
+
+
+def test_leaves_fill_a_cell_before_another_begins_and_go_where_there_is_room_again() -> None:
+    text = filled(5)
+    assert list(cells(text).values()) == [0, 0, 1, 1, 2]
+    assert added(text, Enrolled("edge-2", key_of(2))) == text, "one that is there stays in its cell"
+    text = forgotten(text, LEAVES, "edge-2")
+    assert leaves(text)["edge-2"]["cell"] == 1, "what it sent is there"
+    text = added(text, Enrolled("edge-9", key_of(9)))
+    assert cells(text)["edge-9"] == 1
+    text = added(text, Enrolled("edge-10", key_of(10), tenant="acme"))
+    assert cells(text)["edge-10"] == 0
+
+
+@pytest.mark.parametrize("text", [HUB.replace("role", "domain"), f'{HUB}[nats]\nserver = "external"\n'])
+def test_only_a_hub_whose_server_its_agent_runs_has_several_cells(text: str) -> None:
+    assert set(cells(filled(5, text)).values()) == {0}
+    with pytest.raises(MemberError, match="only the leaves of a hub"):
+        split(text, (), 1)
+
+
+def test_a_cell_with_too_many_is_split_and_the_first_keeps_its_aggregates() -> None:
+    text = filled(7, HUB.replace("2", "100")).replace("cell_leaves = 100", "cell_leaves = 2")
+    text, moved, stayed = split(text, {"edge-6"}, 3)
+    assert list(cells(text).values()) == [0, 3, 2, 2, 1, 1, 0]
+    assert (moved, stayed) == ([f"edge-{number}" for number in (1, 2, 3, 4, 5)], ["edge-6"])
+    assert tomllib.loads(text)["registrar"]["aggregates"] == 3
+    assert split(text, (), 1) == (text, [], [])

@@ -243,6 +243,12 @@ def test_a_checkpoint_in_another_aggregate_does_not_hold_so_that_the_epoch_begin
     assert agreed(other, STREAM, record(checkpoint=other), info(), None) is False
 
 
+def test_a_checkpoint_in_the_aggregate_of_the_cell_before_is_neither_right_nor_wrong() -> None:
+    other = Checkpoint(9, "id", "TELEMETRY_0", 50)
+    moved = msgspec.structs.replace(record(), before="TELEMETRY_0")
+    assert agreed(other, STREAM, moved, info(), None) is None
+
+
 def test_a_message_of_another_stream_or_without_an_origin_says_nothing_of_the_leaf() -> None:
     assert stored(message(9, "id", 50), STREAM) == StoredMessage(9, "id", 50)
     assert stored(message(9, "id", 50, "TEL_b_normal"), STREAM) is None

@@ -122,3 +122,8 @@ def test_the_time_for_all_links_at_once_grows_with_the_square_of_their_number(
     leaves: int, seconds: float
 ) -> None:
     assert spread_seconds(leaves) == seconds
+
+
+def test_links_of_one_cell_cost_those_of_another_little() -> None:
+    assert spread_seconds(*[200] * 20) == 0.0
+    assert spread_seconds(*[200] * 50) == 40.0

@@ -3,14 +3,13 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
-from nats.aio.client import Client
 
 from agent.contract import MAX_INT, Checkpoint, leaf_stream
+from agent.hub.cells import CellStreams
 from agent.hub.registrar.aggregate import Observation, observed, source
 from agent.hub.registrar.gaps import GapSearch
 from agent.hub.registrar.records import ClassRecord, HubPosition, LeafRecord
 from agent.hub.registrar.stretch import SETTLE_SECONDS
-from agent.jetstream import JetStream
 from agent.jetstream.info import StreamInfo, stream_info
 
 AGGREGATE = "TELEMETRY_0"
@@ -22,9 +21,7 @@ class Hub:
     def __init__(self) -> None:
         self.linked_at, self.leader, self.held, self.now = 0.0, "hub-1", 5, 0.0
         self.tells_of_it, self.knows, self.others = True, True, 0
-        self._search = GapSearch(
-            cast(Client, None), cast(JetStream, None), lambda _: self.linked_at, lambda _: self._look()
-        )
+        self._search = GapSearch(cast(CellStreams, None), lambda _: self.linked_at, lambda _: self._look())
 
     @property
     def _record(self) -> ClassRecord:

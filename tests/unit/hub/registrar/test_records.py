@@ -158,6 +158,14 @@ def test_what_both_agreed_on_is_carried_into_a_new_epoch_in_the_same_aggregate_o
     assert other.classes["normal"].cut == 0, "of what was agreed on before nothing is known to be there"
 
 
+def test_a_class_remembers_in_which_aggregate_it_was_before_its_leaf_moved_to_another_cell() -> None:
+    place = {"normal": AggregateRef("TELEMETRY_4_0", "2026-02-02T00:00:00Z", last=70)}
+    moved = admitted(announce(epoch="1111111111111"), leaf(), place, CREATED)
+    again = admitted(announce(epoch="2222222222222"), moved, place, CREATED)
+    assert {one.classes["normal"].before for one in (moved, again)} == {AGGREGATE[0]}
+    assert leaf().classes["normal"].before == ""
+
+
 def test_a_class_has_a_new_epoch_when_it_is_new_or_another_one() -> None:
     assert new_epochs(leaf(), None) == ["normal"]
     assert new_epochs(leaf(epoch="1111111111111"), leaf()) == ["normal"]
