@@ -3,7 +3,8 @@ gate as `agent.leaf.link.gate` decides, beside links that dial on, as nats-serve
 
 The hub's server is real. The leaves are played in this process (`bench.dialled_link`), on the same cores.
 Their classes rest, so that the hub has no source for them, or `REAL` of them have one.
-`LEAVES=10000 REAL=500 python -m bench dials` for other numbers than 4,000 and 0.
+`LEAVES=10000 REAL=500 python -m bench dials` for other numbers than 4,000 and 0, `CELL_LEAVES=200` for cells
+of so many leaves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import resource
 import tempfile
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ import nats
 import psutil
 import uvloop
 
-from agent.contract import DEFAULT_CLASS, aggregate, inbox_prefix, server_name
+from agent.contract import DEFAULT_CLASS, HOME, aggregate, inbox_prefix, server_name
 from agent.demo.loopback import free_port
 from agent.hub.registrar.aggregate import AggregateSettings, aggregate_config, source
 from agent.hub.registrar.fleet_state import spread_seconds
@@ -75,31 +77,35 @@ def run() -> Result:
 
 async def _both(directory: Path, count: int, real: int) -> list[Row]:
     keys = [make_key(number) for number in range(count)]
-    registrar, public = make_key(count)
-    config = _hub(directory, keys, public)
+    most = int(os.environ.get("CELL_LEAVES", count))
+    cells = {str(n) if n else HOME: make_key(count + n) for n in range(-(-count // most))}
+    of = [list(cells)[number // most] for number in range(count)]
+    config = _hub(directory, keys, of, {cell: public for cell, (_, public) in cells.items()})
     server = EmbeddedServer(config, directory)
     leaves = [SmallLeaf(key, MACHINE, Counted()) for key, _ in keys]
     await server.start()
-    await _give_sources(server.url, registrar, leaves[:real])
+    for cell, (registrar, _) in cells.items():
+        ours = [leaves[number] for number in range(count) if of[number] == cell]
+        await _give_sources(server.url, registrar, cell, ours[: -(-real // len(cells))])
     await server.end()
-    spread = spread_seconds(count)
+    spread = spread_seconds(*Counter(of).values())
     links = [DialledLink(config.leaf_listen, leaf, spread) for leaf in leaves]
-    ours = await _side(server, links, max(_LEAST_SECONDS, _PATIENCE * spread))
+    in_turn = await _side(server, links, max(_LEAST_SECONDS, _PATIENCE * spread))
     links = [DialledLink(config.leaf_listen, leaf, 0.0) for leaf in leaves]
-    theirs = await _side(server, links, ours.seconds)
+    dial_on = await _side(server, links, in_turn.seconds)
     all_of = f"{count:,} links dial at once, {real:,} with a source"
     return [
         Row(
             f"{all_of}, each in its turn: up in the end",
-            ours.up,
+            in_turn.up,
             "links",
             goal=1.0,
-            against=Against("each dials on, as long", theirs.up),
+            against=Against("each dials on, as long", dial_on.up),
         ),
-        Row(f"{all_of}, each in its turn: after", ours.seconds, "s", least=True),
+        Row(f"{all_of}, each in its turn: after", in_turn.seconds, "s", least=True),
         *(
             row
-            for what, side in (("each in its turn", ours), ("each dials on, as long", theirs))
+            for what, side in (("each in its turn", in_turn), ("each dials on, as long", dial_on))
             for row in (
                 Row(f"{all_of}, {what}: dials", side.dials, "dials", least=True),
                 Row(f"{all_of}, {what}: the hub's server", side.cpu, "CPU-seconds", least=True),
@@ -128,8 +134,8 @@ async def _side(server: EmbeddedServer, links: list[DialledLink], seconds: float
     return Side(up, took, dials, cpu.user + cpu.system)
 
 
-async def _give_sources(url: str, registrar: LinkKey, leaves: list[SmallLeaf]) -> None:
-    """Have the hub's streams source leaves."""
+async def _give_sources(url: str, registrar: LinkKey, cell: str, leaves: list[SmallLeaf]) -> None:
+    """Have the streams of a cell source leaves."""
     client = await nats.connect(
         url, nkeys_seed_str=registrar.seed, inbox_prefix=inbox_prefix("registrar").encode()
     )
@@ -138,7 +144,7 @@ async def _give_sources(url: str, registrar: LinkKey, leaves: list[SmallLeaf]) -
     for begin in range(0, len(leaves), SOURCES):
         group = leaves[begin : begin + SOURCES]
         sources = [source(leaf.domain, DEFAULT_CLASS, leaf.epoch) for leaf in group]
-        name = aggregate(begin // SOURCES)
+        name = aggregate(begin // SOURCES, cell)
         await js.api(f"STREAM.CREATE.{name}", aggregate_config(name, settings, sources))
     await client.close()
 
@@ -148,16 +154,27 @@ async def _all_up(links: list[DialledLink]) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _hub(directory: Path, keys: list[tuple[LinkKey, str]], registrar: str) -> HubConfig:
+def _hub(
+    directory: Path, keys: list[tuple[LinkKey, str]], of: list[str], registrars: dict[str, str]
+) -> HubConfig:
+    """The server's configuration; `of` is the cell of each leaf."""
     return HubConfig(
         server_name=server_name("hub", MACHINE),
         store_dir=directory / "store",
         max_file_store=_STORE,
-        registrar=registrar,
+        registrar=registrars[HOME],
+        cells={cell: key for cell, key in registrars.items() if cell != HOME},
         registrar_system=make_key(0)[1],
         jobs=make_key(0)[1],
-        aggregates=tuple(aggregate(number) for number in range(-(-len(keys) // SOURCES))),
-        leaves=tuple(LeafUser(key.domain, public, ("normal",)) for key, public in keys),
+        aggregates=tuple(
+            aggregate(number, cell)
+            for cell, count in Counter(of).items()
+            for number in range(-(-count // SOURCES))
+        ),
+        leaves=tuple(
+            LeafUser(key.domain, public, ("normal",), cell=cell)
+            for (key, public), cell in zip(keys, of, strict=True)
+        ),
         listen=f"127.0.0.1:{free_port()}",
         leaf_listen=f"127.0.0.1:{free_port()}",
     )

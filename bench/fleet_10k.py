@@ -10,6 +10,7 @@ announces itself every ten seconds as an agent does; one of the profile `thin`, 
 once a minute.
 
 `LEAVES=1000 python -m bench fleet-10k` for fewer, of which a fifth are real, or so many as `REAL`;
+`CELL_LEAVES=200` puts them into cells of so many.
 `PROFILE=FILE` for a profile of the agent at rest, `KEEP=DIRECTORY` for its log.
 """
 

@@ -21,13 +21,15 @@ import psutil
 from nats.aio.client import Client
 
 from agent.base.machine import machine_id
-from agent.contract import inbox_prefix, server_name
+from agent.contract import HOME, aggregate, inbox_prefix, server_name
 from agent.demo.loopback import free_port
 from agent.jetstream import JetStream, JetStreamError
 from bench.agents import Running
 from bench.fleet_wire import LinkKey
 
-SOURCES: Final = 1_000
+CELL_LEAVES: Final = int(os.environ.get("CELL_LEAVES", "0"))
+"""Of a cell; 0: all are in the first."""
+SOURCES: Final = CELL_LEAVES or 1_000
 """Of an aggregate."""
 WAIT_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 0.25
@@ -85,7 +87,7 @@ class Hub(Running):
         return await nats.connect(
             f"nats://127.0.0.1:{self.port}",
             nkeys_seed=str(self.directory / "state" / "keys" / f"{identity}.nk"),
-            inbox_prefix=inbox_prefix("registrar").encode(),
+            inbox_prefix=inbox_prefix("jobs" if identity == "jobs" else "registrar").encode(),
         )
 
     def end(self) -> None:
@@ -124,13 +126,24 @@ def make_key(number: int) -> tuple[LinkKey, str]:
     return LinkKey(seed.decode(), domain, server_name(domain, MACHINE)), public
 
 
+def cell_of_leaf(number: int) -> str:
+    """The cell of a leaf, by its number."""
+    return str(number // CELL_LEAVES) if CELL_LEAVES and number >= CELL_LEAVES else HOME
+
+
+def aggregate_of(number: int) -> str:
+    """The aggregate of a leaf, by its number."""
+    return aggregate(0, cell_of_leaf(number)) if CELL_LEAVES else aggregate(number // SOURCES)
+
+
 def make_hub(directory: Path, keys: list[LinkKey], public: list[str]) -> Hub:
     """A hub that knows the leaves of these keys; it does not run yet."""
     directory.mkdir()
     hub = Hub(directory, free_port(), free_port(), free_port())
     tables = "".join(
         f'[[leaf]]\ndomain = "{key.domain}"\nkey = "{text}"\nclasses = ["normal"]\n'
-        for key, text in zip(keys, public, strict=True)
+        f"cell = {cell_of_leaf(number) or 0}\n"
+        for number, (key, text) in enumerate(zip(keys, public, strict=True))
     )
     (directory / "petiole.toml").write_text(f"""\
 role = "hub"

@@ -23,8 +23,8 @@ from agent.contract import (
     DEFAULT_CLASS,
     FLEET_BUCKET,
     Answer,
-    aggregate,
     batch_subject,
+    cell_api,
     inbox_prefix,
     link_consumer,
 )
@@ -34,9 +34,9 @@ from agent.jetstream import JetStream
 from bench.fleet_hub import (
     LOOK_SECONDS,
     MACHINE,
-    SOURCES,
     WAIT_SECONDS,
     Hub,
+    aggregate_of,
     listens,
     made,
     make_hub,
@@ -122,21 +122,25 @@ async def seed(hub: Hub, small: list[SmallLeaf], real: int) -> None:
     """Start the hub with the records of leaves that rest."""
     began = hub.start()
     print(f"hub ready after {await hub.ready() - began:.1f} s", flush=True)
-    client = await hub.client("registrar")
+    client, jobs = await hub.client("registrar"), await hub.client("jobs")
     js = JetStream(client, timeout=10.0)
-    await made(js, aggregate(-(-(real + len(small)) // SOURCES) - 1))
+    streams = sorted({aggregate_of(number) for number in range(real + len(small))})
+    infos = {}
+    for name in streams:
+        looking = JetStream(jobs, cell_api(name), timeout=10.0)
+        await made(looking, name)
+        infos[name] = await looking.stream_info(name)
     hub.kill()
     server = str(client._server_info["server_id"])  # the client does not tell it
 
     async def store(numbered: tuple[int, SmallLeaf]) -> None:
         number, leaf = numbered
-        info = infos[(real + number) // SOURCES]
+        info = infos[aggregate_of(real + number)]
         await js.publish(f"$KV.{FLEET_BUCKET}.{leaf.domain}", encode(leaf.record(info, server)))
 
-    count = -(-(real + len(small)) // SOURCES)
-    infos = [await js.stream_info(aggregate(number)) for number in range(count)]
     await bounded_gather(store, enumerate(small))
     await client.close()
+    await jobs.close()
     began = hub.start()
     print(f"hub with records ready after {await hub.ready() - began:.1f} s", flush=True)
 
