@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 import sys
@@ -214,3 +215,13 @@ def subjects_overlap(first: str, second: str) -> bool:
         if "*" not in (left, right) and left != right:
             return False
     return len(left_tokens) == len(right_tokens)
+
+
+def server_info(line: bytes) -> dict[str, Any] | None:
+    """Read the INFO that a server sends; None for any other line."""
+    verb, _, body = line.partition(b" ")
+    try:
+        info = json.loads(body) if verb == b"INFO" else None
+    except (ValueError, RecursionError):
+        return None
+    return info if isinstance(info, dict) and isinstance(info.get("version"), str) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import psutil
 from msgspec import Struct
 
 from agent.base.listen_sockets import is_free, near_host
-from agent.base.nats_server import ServerError
+from agent.base.nats_server import ServerError, server_info
 from agent.base.wait import timeout
 
 _SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
@@ -146,7 +145,10 @@ async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
         return Stranger()
     finally:
         writer.transport.abort()
-    return _parse(line)
+    info = server_info(line)
+    if info is None:
+        return Stranger()
+    return Greeting(str(info.get("server_name", "")), info["version"], bool(info.get("jetstream", False)))
 
 
 async def need_free(listen: str, address: tuple[str, int]) -> None:
@@ -159,14 +161,3 @@ async def need_free(listen: str, address: tuple[str, int]) -> None:
         said = await greeting(address)
         who = f"nats-server {said.server_name!r}" if isinstance(said, Greeting) else "another program"
         raise ServerError(f"{listen} is taken by {who}; end it, or choose another address")
-
-
-def _parse(line: bytes) -> Greeting | Stranger:
-    verb, _, body = line.partition(b" ")
-    if verb != b"INFO":
-        return Stranger()
-    try:
-        row = json.loads(body)
-        return Greeting(str(row["server_name"]), str(row["version"]), bool(row.get("jetstream", False)))
-    except (ValueError, KeyError, TypeError):
-        return Stranger()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import ssl
@@ -20,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.base.listen_sockets import host_and_port
+from agent.base.nats_server import server_info
 from agent.base.wait import timeout
 from agent.server.http_head import HeadError, read_head
 from agent.server.hub_route import PLAIN, Proxy, Route, Tls, reading
@@ -285,11 +285,8 @@ async def _info(reader: asyncio.StreamReader) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         why = f"it does not greet as a nats-server ({type(error).__name__})"
         raise _FailedError(Nowhere(why)) from None
-    verb, _, body = line.partition(b" ")
-    with contextlib.suppress(ValueError, RecursionError):
-        info = json.loads(body) if verb == b"INFO" else None
-        if isinstance(info, dict) and isinstance(info.get("version"), str):
-            return info
+    if (info := server_info(line)) is not None:
+        return info
     if not line:
         raise _FailedError(Nowhere("it closes the connection and says nothing", unknown=True, away=True))
     text = line[:_SHOWN].decode(errors="replace").strip()

@@ -19,7 +19,7 @@ import nkeys
 
 from agent.base.files import is_there, open_regular
 from agent.base.logs import shown as printable
-from agent.base.nats_server import MINIMUM, parse_version
+from agent.base.nats_server import MINIMUM, parse_version, server_info
 from agent.base.wait import timeout
 from agent.contract import CHECK_SERVER
 from agent.server.dialling import Greeted, Nowhere, greet, resolved, tls_failure
@@ -189,7 +189,9 @@ async def _connect(greeting: Greeted, credentials: Mapping[str, Any]) -> Mapping
     async with timeout(_SECONDS):
         while not (line := await greeting.reader.readline()).startswith(b"PONG"):
             if line.startswith(b"INFO"):
-                info = json.loads(line[4:])
+                if (found := server_info(line)) is None:
+                    raise ValueError("an INFO that is damaged")
+                info = found
             elif line.startswith(b"-ERR"):
                 return LeafRefused(error_text(line))
             elif not line:
