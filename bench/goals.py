@@ -72,6 +72,18 @@ CAUSES: Final = (
         "wait behind everything that both ends send at the start",
     ),
     Cause(
+        "lines",
+        "100 MB/s*",
+        "not examined. By reckoning the line, both servers and both agents share two cores, and the hub's "
+        "server syncs; rsync does not",
+    ),
+    Cause(
+        "lines",
+        "*",
+        "after a break the hub's server has unacknowledged messages repeated, as *crossed* shows. A message "
+        "is a batch of about a second of the line, and begins at its start again after each break",
+    ),
+    Cause(
         "spark-scale-backlog",
         "*: audit, most memory",
         "it grows up to a bound that the smaller backlogs are below: the driver holds the accounts of at "
