@@ -1,1 +1,1 @@
-"""What runs only at the hub: the registrar of the fleet, and the fleet as pages."""
+"""Runs at the hub only: the fleet's registrar and pages."""

@@ -1,4 +1,4 @@
-"""The fleet as its hub knows it: a row a leaf, those in trouble first. Pure."""
+"""Makes a row per leaf, those in trouble first. Pure."""
 
 from __future__ import annotations
 
@@ -16,52 +16,50 @@ from agent.base.terminal import BAD, GOOD, WAITS, TerminalLine, table
 from agent.contract import Exit, LeafState, Severity, exit_of, state_of
 
 STATES: Final = tuple(state.value for state in LeafState)
-"""The words of the states of a leaf, the gravest first."""
+"""Words of leaf states, gravest first."""
 ACCOUNTED: Final = ("no", "never", "old", "yes")
-"""Whether the readings of a leaf are accounted for, the gravest first: the newest audit found readings
-missing, doubled or unexplained; no audit knows the leaf; the newest that does is old; all was well."""
+"""Audit results, gravest first: losses or doubles, unknown, outdated, well."""
 OLD_AUDIT: Final = 172_800.0
-"""After so many seconds an audit says little. The job runs once a day."""
+"""Seconds after which an audit is outdated; it runs daily."""
 _STYLES: Final = {Severity.BAD: BAD, Severity.WAITS: WAITS, Severity.GOOD: GOOD}
 _AGO: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 class FleetRow(Struct, frozen=True):
-    """A leaf; None stands for what is not known."""
+    """A leaf; None if unknown."""
 
     domain: str
     state: str
     """One of `STATES`."""
     sentence: str
-    """All its states in words."""
+    """All states in words."""
     linked: bool
     heard: float | None
-    """Seconds since it announced itself."""
+    """Seconds since its announcement."""
     behind: int | None
-    """Messages that the hub lacked then."""
+    """Messages missing at the hub then."""
     loss: float | None
-    """Seconds until a class loses something at the rates that it announced then; infinity where nothing
-    threatened."""
+    """Announced seconds to a loss; infinity for none."""
     machine: str
     run: str
     versions: Mapping[str, str]
     classes: Mapping[str, Any]
     accounted: str = "never"
-    """One of `ACCOUNTED`, by the newest audit."""
+    """One of `ACCOUNTED`."""
     audited: float | None = None
-    """Seconds since that audit."""
+    """Seconds since the audit."""
     audit: Mapping[str, Any] | None = None
-    """What it found."""
+    """Its findings."""
     words: Sequence[str] = ()
-    """All its states, the gravest first."""
+    """All states, gravest first."""
 
     def as_json(self) -> dict[str, Any]:
-        """A row of `--json`; `loss` is null where nothing threatens, for JSON has no infinity."""
+        """Return a row of `--json`; `loss` null for infinity."""
         return asdict(self) | {"loss": None if self.loss == math.inf else self.loss}
 
 
 def rows_of(fleet: Mapping[str, Any], now: datetime) -> list[FleetRow]:
-    """Every leaf, those in trouble first, and among equals who is furthest behind."""
+    """Return all leaves, troubled first, then furthest behind."""
     return by_gravity(each_row(fleet, now))
 
 
@@ -70,7 +68,7 @@ def each_row(fleet: Mapping[str, Any], now: datetime) -> Iterator[FleetRow]:
 
 
 def by_gravity(rows: Iterable[FleetRow]) -> list[FleetRow]:
-    """The rows in the order of `rows_of`."""
+    """Sort as `rows_of`."""
     return sorted(rows, key=lambda row: (_rank(row), -(row.behind or 0), row.domain))
 
 
@@ -80,7 +78,7 @@ def _rank(row: FleetRow) -> int:
 
 
 def fleet_exit(rows: Iterable[FleetRow]) -> Exit:
-    """The exit code of a command that looks at these leaves."""
+    """Return a command's exit code for these leaves."""
     rows = list(rows)
     return (
         Exit.LOSS
@@ -90,8 +88,7 @@ def fleet_exit(rows: Iterable[FleetRow]) -> Exit:
 
 
 def chosen(rows: Iterable[FleetRow], patterns: Sequence[str], states: Sequence[str]) -> Iterator[FleetRow]:
-    """The rows whose domain fits one of the patterns (none: all) and that are in one of the states (none:
-    all), as they are asked for."""
+    """Yield rows matching patterns and states (empty: all)."""
     return (
         row
         for row in rows
@@ -108,12 +105,11 @@ SORTS: Final[Mapping[str, Callable[[FleetRow], Any]]] = {
     "loss": lambda row: row.loss,
     "accounted": lambda row: (ACCOUNTED.index(row.accounted), -(row.audited or 0.0)),
 }
-"""By what rows can be sorted, and the value of a row; `state` is the order of `rows_of`."""
+"""Sort keys and row values; `state` is the order of `rows_of`."""
 
 
 def ordered(rows: Iterable[FleetRow], sort: str, *, down: bool) -> list[FleetRow]:
-    """Rows of `rows_of` by one of `SORTS`, those of which it is not known last; equal ones stay as they
-    are."""
+    """Sort rows by one of `SORTS`, unknown last, stable."""
     if sort == "state":
         return list(rows)[:: -1 if down else 1]
     value = SORTS[sort]
@@ -159,18 +155,18 @@ def _accounted(audit: Mapping[str, Any] | None, audited: float | None) -> str:
 
 
 def behind_of(cls: Mapping[str, Any]) -> int | None:
-    """How many messages of a class the hub lacks, by what its leaf announced last, None without that."""
+    """Return a class's missing messages by announcement, or None."""
     return None if cls["last"] is None else max(0, cls["last"] - cls["cursor"])
 
 
 def loss_of(cls: Mapping[str, Any]) -> float | None:
-    """The time to first loss of a class, infinity where nothing threatens, None where that is not known."""
+    """Return a class's time to loss, None if unknown."""
     said = cls.get("seconds_to_loss")
     return None if said is None else float(said)
 
 
 def seconds_since(moment: str, now: datetime) -> float | None:
-    """Seconds since an RFC 3339 time, None if it cannot be read."""
+    """Return seconds since an RFC 3339 time, None if invalid."""
     try:
         return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds())
     except (ValueError, TypeError):
@@ -178,7 +174,7 @@ def seconds_since(moment: str, now: datetime) -> float | None:
 
 
 def ago(seconds: float | None) -> str:
-    """Seconds as people say them, short."""
+    """Format seconds."""
     if seconds is None:
         return "-"
     for size, unit in _AGO:
@@ -188,7 +184,7 @@ def ago(seconds: float | None) -> str:
 
 
 def until(seconds: float | None) -> str:
-    """The time to first loss as people say it, short."""
+    """Format a time to loss."""
     return "none" if seconds is not None and seconds >= NO_THREAT else ago(seconds)
 
 
@@ -199,7 +195,7 @@ def lines(
     most: int | None,
     width: int | None,
 ) -> list[TerminalLine]:
-    """How all leaves are, in a line, and then so many of the chosen rows."""
+    """Return a summary and chosen rows."""
     counts = {state: sum(row.state == state for row in all_) for state in STATES}
     said = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no leaves"
     lost = sum(row.accounted == "no" for row in all_)
@@ -235,23 +231,23 @@ def lines(
 
 
 def number(count: int | None) -> str:
-    """A count for people, "-" where it is not known."""
+    """Format a count, "-" if unknown."""
     return "-" if count is None else f"{count:,}"
 
 
 def words(row: FleetRow) -> str:
-    """What is to be said of a leaf beside its state."""
+    """Return remarks beside the state."""
     said = [] if row.state == "flowing" else [row.sentence]
     return "; ".join([*said, *([losses(row.audit)] if row.audit and row.audit["lost"] else [])])
 
 
 def accounted(row: FleetRow) -> str:
-    """Whether the readings of a leaf are accounted for, and how long ago an audit said so, short."""
+    """Format the audit result and age."""
     return row.accounted if row.audited is None else f"{row.accounted}, {ago(row.audited)}"
 
 
 def losses(audit: Mapping[str, Any]) -> str:
-    """What an audit found of a leaf that should not be; empty where nothing."""
+    """Format an audit's faults, "" for none."""
     found = (
         (audit["missing"], "readings missing"),
         (audit["doubled"], "doubled"),

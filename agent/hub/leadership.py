@@ -1,14 +1,10 @@
-"""Takes the lease of the hub, renews it, and lets nothing be written without it.
+"""Takes and renews the hub's lease, and prevents writes without it.
 
-What another agent that leads could overwrite is fenced four times:
-
-- a record of the bucket is stored only over the lease's revision, which the server compares;
-- every other change asks the lease first, by a clock that a stopped process does not stop, and only over
-  connections that the lease names: one that was cut meanwhile gives nothing it had buffered to the next;
-- before its first change a new holder has the servers cut the connections that the old lease names, so that
-  what a stopped process had yet to send is never read;
-- the registrar compares each stream with what it should be once a second, so what was under way in spite of
-  all that is undone.
+- Records are stored only over the lease's revision.
+- Other changes check the lease by a clock that runs on in a stopped process, and only over connections that
+  it names.
+- A new holder has the old connections cut before its first change.
+- The registrar compares streams every second, which undoes the rest.
 """
 
 from __future__ import annotations
@@ -41,10 +37,10 @@ from agent.server.permissions import KICK
 _LOOK_EVERY: Final = 0.25
 _ANSWER_SECONDS: Final = 1.0
 _WRITE_SECONDS: Final = 1.5
-"""How long a record may take: renewals wait for their turn behind it."""
+"""Longest record write, behind which renewals wait."""
 _CUT_SECONDS: Final = 0.5
 _SETTLE: Final = 0.2
-"""For what the servers had read of a cut connection before it was cut."""
+"""Time for data already read from a cut connection."""
 _READS: Final = (
     "STREAM.INFO.",
     "STREAM.NAMES",
@@ -59,19 +55,20 @@ _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 
 Take = Callable[[Msg], Awaitable[None]]
-"""Takes one message of a subscription."""
+"""Handles one message."""
 
 log = structlog.get_logger("hub")
 
 
 class NotLeadingError(UnavailableError):
-    """Another agent of the hub leads, or may; nothing was sent."""
+    """Another agent leads or may; nothing was sent."""
 
 
 class Leadership:
-    """One agent's part in the lead of the hub, over its connections, those in other cells than the first in
-    `cells`; `me` is its identity among those of one server. A takeover needs the `streams`, so the holder has
-    other servers lead them than that of its own machine."""
+    """An agent's part in the lead, over two connections; `me` is its identity.
+
+    The holder moves leaders of `streams` to other servers, which a takeover needs.
+    """
 
     def __init__(
         self,
@@ -97,16 +94,16 @@ class Leadership:
         self._turn = asyncio.Lock()
         self._trouble = LogEdge(log, "lease available")
         self.taken, self.lost = asyncio.Event(), asyncio.Event()
-        """Set once this agent leads, and once it does not any more; then this is of no more use."""
+        """Set once leading, and once not any more; then useless."""
 
     @property
     def holder(self) -> str:
-        """The name of the server beside the agent that leads, as far as is known."""
+        """The leader's server name, if known."""
         lease = self._election.lease
         return "" if lease is None or lease.seconds <= 0 else lease.name
 
     def holds(self) -> bool:
-        """Whether this agent may write now, over the connections that it has now."""
+        """Whether this agent may write over its present connections."""
         lease = self._election.lease
         return (
             self._election.leads(_now())
@@ -116,12 +113,12 @@ class Leadership:
         )
 
     def check(self, what: str) -> None:
-        """Raise `NotLeadingError` unless this agent may write now."""
+        """Raise `NotLeadingError` unless this agent may write."""
         if not self.holds():
             raise NotLeadingError(f"{what} is not sent: this agent does not lead the hub")
 
     async def run(self) -> None:
-        """Take the lease when it is free, and keep it, until cancelled or it is lost."""
+        """Take and keep the lease until cancelled or lost."""
         while not self.lost.is_set():
             try:
                 await self._step()
@@ -134,7 +131,7 @@ class Leadership:
             await asyncio.sleep(RENEW_EVERY if self.taken.is_set() and not self._trouble else _LOOK_EVERY)
 
     async def release(self) -> None:
-        """Let go of the lease, so that the others need not wait for its end."""
+        """Release the lease early."""
         async with self._turn:
             lease = self._election.released(_now())
             self._metrics.leading.set(0)
@@ -147,8 +144,9 @@ class Leadership:
     async def publish(
         self, js: JetStream, subject: str, data: bytes, headers: Mapping[str, str] | None
     ) -> PubAck:
-        """Store a record of the bucket as the holder of the lease, one at a time: the server answers a second
-        one under the same condition only once the first is stored. Raises as `JetStream.publish_ack`."""
+        """Store a record under the lease, one at a time, as the server orders conditional writes. Raises as
+        `JetStream.publish_ack`.
+        """
 
         async def store() -> PubAck:
             self.check(f"a record on {subject}")
@@ -181,8 +179,7 @@ class Leadership:
             self.taken.set()
 
     async def _move_streams(self) -> None:
-        """Have another server lead what this machine's does: else a takeover after the machine went would
-        have to wait for elections, which take four to nine seconds."""
+        """Move stream leaders off this machine; elections after its loss would take four to nine seconds."""
         if not self.taken.is_set() or self._replicas == 1 or _now() < self._moved_at + _MOVE_EVERY:
             return
         self._moved_at = _now()
@@ -198,7 +195,6 @@ class Leadership:
                 log.info("stream not led elsewhere", stream=stream, reason=str(error))
 
     def _look(self) -> None:
-        """Say what follows from the time that has passed."""
         leads = self._election.leads(_now())
         lease = self._election.lease
         self._metrics.leading.set(int(leads and self.taken.is_set()))
@@ -222,8 +218,7 @@ class Leadership:
             self._election.observed(message.seq, parse_lease(message.data), _now())
 
     async def _lacked(self) -> Lease | None:
-        """The lease in another copy of the bucket than that of its leader, None where none is found in time:
-        then its holder is waited for, and its connections are not cut."""
+        """Return another replica's lease, None if not found in time."""
         try:
             async with timeout(_ANSWER_SECONDS):
                 data = (await read_copies(self._nc, [LEASE])).get(LEASE)
@@ -240,13 +235,13 @@ class Leadership:
         return {_EXPECTED: str(self._election.revision), _EXPECTED_OF: LEASE}
 
     def _connections(self) -> tuple[tuple[str, int], ...]:
-        """The connections over which this agent may change something."""
+        """Return this agent's changing connections."""
         own = (self._nc, self._system_nc, *self._cells.values())
         clients = [nc for nc in own if nc is not None and nc.is_connected]
         return tuple((str(nc._server_info["server_id"]), int(nc.client_id or 0)) for nc in clients)
 
     async def _cut(self, connections: tuple[tuple[str, int], ...]) -> None:
-        """Have these connections ended. A server that is gone does not answer, and sends nothing either."""
+        """Cut these connections; a gone server sends nothing either."""
         system, own = self._system_nc, self._connections()
         foreign = [connection for connection in connections if connection not in own]
         if system is None or not foreign:
@@ -264,7 +259,7 @@ class Leadership:
 
 
 class LeadJetStream(JetStream):
-    """The API for the holder of the lease: it reads like any other, and changes nothing without it."""
+    """The API that changes nothing without the lease."""
 
     def __init__(self, nc: Client, leadership: Leadership) -> None:
         super().__init__(nc)
@@ -273,7 +268,7 @@ class LeadJetStream(JetStream):
     async def api(
         self, verb: str, request: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
-        """As of any `JetStream`. Raises `NotLeadingError` for a change without the lease."""
+        """Send a request. Raises `NotLeadingError` for a change without lease."""
         if not verb.startswith(_READS):
             self._leadership.check(verb)
         return await super().api(verb, request, timeout)
@@ -285,12 +280,12 @@ class LeadJetStream(JetStream):
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> PubAck:
-        """Store one record of the bucket, like `Leadership.publish`."""
+        """Store a record, as `Leadership.publish`."""
         return await self._leadership.publish(self, subject, data, headers)
 
 
 def while_leading(leadership: Leadership | None, answer: Take) -> Take:
-    """The answer to a subscription, whose messages are dropped unread while another agent may lead."""
+    """Wrap a subscription to drop messages while another may lead."""
 
     async def take(msg: Msg) -> None:
         if leadership is None or leadership.holds():
@@ -300,5 +295,5 @@ def while_leading(leadership: Leadership | None, answer: Take) -> Take:
 
 
 def _now() -> float:
-    """Seconds of a clock that runs on while the process is stopped and while the machine sleeps."""
+    """Return seconds of a clock that runs during stops and sleep."""
     return machine.monotonic() / 1e9

@@ -1,9 +1,8 @@
-"""Which of several hub agents leads: a lease that is one message of the fleet's bucket, taken and renewed
-only over the revision (sequence) that the writer has read. Pure: its times are seconds of the caller's own
-clock, which must run on while the process is stopped or the machine sleeps (`CLOCK_BOOTTIME`).
+"""Elects the leading hub agent by a lease record, written only over its read revision. Pure; `CLOCK_BOOTTIME`
+seconds.
 
-The holder counts from before its request was sent, everybody else from after the answer was read, so the
-holder's lease ends first by its own clock. The clocks need not agree, only run equally fast within `DRIFT`.
+The holder counts from before its request, others from after their read, so its lease ends first. Clocks need
+equal rates within `DRIFT`.
 """
 
 from __future__ import annotations
@@ -16,36 +15,35 @@ from msgspec import Struct
 from agent.contract import FLEET_BUCKET, VERSION, ContractError
 
 LEASE: Final = f"$KV.{FLEET_BUCKET}.hub.lease"
-"""A domain has no dot, so no leaf's record can stand here."""
+"""No domain has a dot, so no leaf's record."""
 SECONDS: Final = 3.0
-"""For how long a lease holds. The loop of a busy agent stalls for less, and a takeover may take five."""
+"""Lease duration, above a busy loop's stalls."""
 RENEW_EVERY: Final = 0.75
 DRIFT: Final = 0.05
-"""By how much the rates of two machines' clocks may differ; NTP slews a clock by 0.0005 at most."""
+"""Largest difference of clock rates; NTP slews by 0.0005."""
 
 _NEVER: Final = float("-inf")
 _UNREAD: Final = float("inf")
 
 
 class Lease(Struct, frozen=True):
-    """The record in the bucket; fields that a later version adds are ignored."""
+    """The record."""
 
     v: int
     term: int
-    """Counts from 1; higher with each holder, and with each time that a holder had to begin again."""
+    """From 1, higher with each holder or restart."""
     holder: str
-    """The identity of an agent, which its state directory's lock keeps one process, and its server's name:
-    machines of one image have one id, but no two servers of a cluster one name."""
+    """Agent id (locked state directory) and server name, as images share ids."""
     name: str
-    """The name of the holder's NATS server, for people."""
+    """Holder's server, for people."""
     seconds: float
-    """For how long the holder relies on it from when it sent this; 0 once it has let go."""
+    """Holder's reliance since sending; 0 if released."""
     connections: tuple[tuple[str, int], ...] = ()
-    """The holder's connections, each as the id of a server and the number that the server gave it."""
+    """Holder's connections as server id and number."""
 
 
 def parse_lease(data: bytes) -> Lease:
-    """The record that was stored. Raises `ContractError`."""
+    """Parse the record. Raises `ContractError`."""
     try:
         lease = msgspec.json.decode(data, type=Lease)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -56,32 +54,30 @@ def parse_lease(data: bytes) -> Lease:
 
 
 class Election:
-    """What the agent `me`, whose server is `name`, knows of the lease, and whether it leads."""
+    """What agent `me` at server `name` knows of the lease."""
 
     def __init__(self, me: str, name: str) -> None:
         self._me, self.name = me, name
         self._since = _UNREAD
-        """Since when the lease is as it was read last."""
+        """Since when the lease is unchanged."""
         self._until = _NEVER
         self.revision = 0
-        """The revision that was read or written last; 0: there is no lease yet."""
+        """Last revision; 0 for none."""
         self.lease: Lease | None = None
         self._newest: Lease | None = None
 
     @property
     def before(self) -> Lease | None:
-        """The lease whose holder may write still: that of the bucket, or a later one that was seen there
-        before the bucket was deleted, purged or restored from a backup."""
+        """The lease whose holder may still write, even after the bucket was deleted or restored."""
         lease, newest = self.lease, self._newest
         return newest if lease is None or (newest is not None and newest.term > lease.term) else lease
 
     def leads(self, now: float) -> bool:
-        """Whether this agent may write at `now`."""
+        """Tell whether this agent may write at `now`."""
         return now < self._until
 
     def observed(self, revision: int, lease: Lease | None, now: float, lacked: Lease | None = None) -> None:
-        """The lease as it was read, the answer at `now`. Where the bucket's leader has none, `lacked` is that
-        of another copy: its holder may write still, and is waited for."""
+        """Note a read lease, answered at `now`; `lacked` is another replica's, whose holder may write."""
         if self._since == _UNREAD or revision != self.revision or (lease is None) != (self.lease is None):
             self._since = now
         if lease is None or lease.holder != self._me:
@@ -92,7 +88,7 @@ class Election:
             self._newest = lacked
 
     def may_take(self, now: float) -> bool:
-        """Whether the lease is free, or the holder cannot rely on it any more."""
+        """Tell whether the lease is free or expired."""
         lease = self.lease
         # What was seen last need not be the last one that there was, and a bucket without a lease may have
         # been purged of one before this agent was started.
@@ -103,19 +99,19 @@ class Election:
         return now - self._since >= lease.seconds * (1 + DRIFT)
 
     def next(self, now: float, connections: tuple[tuple[str, int], ...]) -> Lease:
-        """The record to store over `revision` at `now`: a renewal while this agent leads, else a new term."""
+        """Return the record to store over `revision`: renewal or new term."""
         term = 0 if self.before is None else self.before.term
         if not self.leads(now):
             term += 1
         return Lease(VERSION, term, self._me, self.name, SECONDS, connections)
 
     def stored(self, revision: int, lease: Lease, sent: float) -> None:
-        """The record of `next`, sent at `sent`, was stored at a revision."""
+        """Note a stored record sent at `sent`."""
         self.revision, self.lease, self._newest, self._since = revision, lease, lease, sent
         self._until = sent + lease.seconds * (1 - DRIFT)
 
     def released(self, now: float) -> Lease | None:
-        """The record by which this agent lets go, None if it does not lead; from here on it does not."""
+        """Return the releasing record, None if not leading; ends the lead."""
         lease, leads = self.lease, self.leads(now)
         self._until = _NEVER
         return msgspec.structs.replace(lease, seconds=0.0) if leads and lease is not None else None

@@ -1,1 +1,1 @@
-"""The nats-server beside the agent: its configuration, its process, its health."""
+"""Renders, runs and watches the nats-server beside the agent."""

@@ -1,19 +1,12 @@
-"""The accounts of tenants and users on a server. Pure.
+"""Defines accounts of tenants and users on a server. Pure.
 
-A **tenant** of the hub has an account in which only the links of its leaves are. What a leaf and the hub's
-own account need of each other crosses by exports and imports, subject by subject.
-The source on a leaf's stream uses the prefix `$JS.<domain>.API` unchanged, the leaf's mirror of its commands
-one of its own (`hub_api`).
+A tenant's account has its leaves' links only; exports and imports cross subject by subject. The source on a
+leaf's stream uses `$JS.<domain>.API`, the command mirror its own prefix (`hub_api`).
 
-A **user** is a program with an account of its own: there it makes streams and buckets as it likes, and
-nothing that it does reaches Petiole's account. A permission would not do: it cannot match part of a token, so
-it cannot allow streams by a prefix of their names; and a user who may make a stream can have it take any
-subject, copy any other stream and publish under any subject. What a user may read of Petiole's streams is
-imported, one request at a time, below `USER_API`. The agent makes its consumer, for the maker of a consumer
-decides where it delivers.
-
-The account of a user on a leaf can be linked to the one of the same name at the hub, so that each side
-reaches the other's JetStream by its domain. What is imported does not cross that link.
+A user is a program with an own account for streams and buckets. Permissions can't confine it: they can't
+match parts of tokens, and whoever makes a stream can take any subject. Readable streams are imported request
+by request below `USER_API`; the agent makes the consumer, whose maker decides its deliver subject. A user's
+account may link to the same name at the hub, by JetStream domain; imports do not cross that link.
 """
 
 from __future__ import annotations
@@ -47,11 +40,11 @@ from agent.server.permissions import Permissions
 from agent.server.values import AccountUser
 
 Leaves = Iterable[tuple[str, str, Sequence[str]]]
-"""Tenant, domain and classes of each leaf."""
+"""Tenant, domain and classes of leaves."""
 
 
 def tenant_blocks(leaves: Leaves, users: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """The accounts of all tenants, `users` by tenant."""
+    """Return all tenants' accounts, with `users` by tenant."""
     found: dict[str, Any] = {
         tenant_account(tenant): {"users": rows, "exports": [], "imports": []}
         for tenant, rows in sorted(users.items())
@@ -71,7 +64,7 @@ def tenant_blocks(leaves: Leaves, users: Mapping[str, list[Any]]) -> dict[str, A
 
 
 def crossing(leaves: Leaves) -> dict[str, Any]:
-    """What the hub's own account exports to the tenants and imports of them; empty where there are none."""
+    """Return the hub account's exports and imports for tenants."""
     exports: list[dict[str, Any]] = []
     imports: list[dict[str, Any]] = []
     for tenant, domain, classes in leaves:
@@ -103,7 +96,7 @@ def cell_imports(cells: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def hub_reset(domain: str) -> str:
-    """The subject on which a tenant's leaf asks the hub to redeliver its commands from a sequence on."""
+    """Return the subject for redelivery of a tenant leaf's commands."""
     return f"{hub_api(tenant=True)}.CONSUMER.RESET.{COMMANDS}.{command_consumer(domain)}"
 
 
@@ -112,7 +105,6 @@ def _imported(kind: str, account: str, subject: str) -> dict[str, Any]:
 
 
 def _asked(domain: str, classes: Iterable[str]) -> list[str]:
-    """What the hub asks of a leaf's server."""
     api = api_prefix(domain)
     return [
         subject
@@ -131,7 +123,6 @@ def _delivered(domain: str, classes: Iterable[str]) -> list[str]:
 
 
 def _answered(domain: str) -> list[str]:
-    """What the hub answers to a leaf."""
     return [
         announce_subject(domain),
         cursor_subject(domain),
@@ -148,17 +139,16 @@ _MEMORY_BYTES: Final = 16 * 2**20
 _MAX_STREAMS: Final = 100
 _MAX_CONSUMERS: Final = 1000
 _KEPT_HERE: Final = (f"{USER_API}.>", "$MQTT.>")
-"""What a link may not carry: questions to Petiole's streams, and what nats-server lets a link use unless that
-is denied."""
+"""Subjects that links must not carry, including those that nats-server allows unless denied."""
 
 
 def user_link() -> Permissions:
-    """A leaf's server that links an account of a user."""
+    """Return permissions of a leaf's server linking a user."""
     return Permissions((">",), (">",), deny_publish=_KEPT_HERE, deny_subscribe=_KEPT_HERE)
 
 
 def user_blocks(users: Iterable[AccountUser]) -> dict[str, Any]:
-    """The accounts of users, without who is let into them."""
+    """Return users' accounts without logins."""
     return {
         user_account(user.name): {
             "jetstream": {
@@ -179,7 +169,7 @@ def user_blocks(users: Iterable[AccountUser]) -> dict[str, Any]:
 
 
 def user_exports(users: Iterable[AccountUser]) -> dict[str, list[dict[str, Any]]]:
-    """What users may ask of Petiole's accounts, by account: each what it may read."""
+    """Return exports for users' readable streams."""
     found: dict[str, list[dict[str, Any]]] = {}
     for user in users:
         for stream in user.reads:
@@ -195,17 +185,17 @@ def user_exports(users: Iterable[AccountUser]) -> dict[str, list[dict[str, Any]]
 
 
 def link_include(user: str) -> str:
-    """The file beside a leaf's configuration that holds the seed with which it links a user's account."""
+    """Return the included file with a user link's seed."""
     return f"link-{user}.conf"
 
 
 def link_variable(user: str) -> Variable:
-    """The variable that stands for that seed where the agent does not run the server."""
+    """Return the variable for that seed with an external server."""
     return Variable(f"$LINK_{user.upper().replace('-', '_')}_KEY")
 
 
 def _reading(user: AccountUser, stream: str) -> Iterator[tuple[str, bool]]:
-    """What to ask to read a stream, and whether there are several answers to one question."""
+    """Yield requests for reading a stream, and whether they have several answers."""
     consumer = f"{stream}.{user_consumer(user.name)}"
     yield f"$JS.API.STREAM.INFO.{stream}", False
     yield f"$JS.API.STREAM.MSG.GET.{stream}", False

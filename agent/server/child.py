@@ -1,5 +1,4 @@
-"""Processes that outlive this one: starting, finding, watching and reaping them; and how a server greets, by
-which its agent knows it. To greet changes nothing."""
+"""Starts, finds, watches and reaps processes that outlive this one, and reads server greetings."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _SUPERVISOR = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "
 
 _GREETING_SECONDS = 1.0
 _COMMAND_LINE_BYTES = 16_384
-"""More than two paths need."""
+"""More than two paths."""
 
 # Only its parent can reap a child that has ended; and a Popen that is collected while its process runs, as it
 # should here, warns.
@@ -29,8 +28,11 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def spawn(command: list[str], directory: Path, output: Path) -> int:
-    """Start a program in a session of its own, without this process's sockets, terminal or supervisor, and
-    return its process id. Its output replaces the file `output`. Raises `OSError`."""
+    """Start a program in an own session without this process's sockets, and return its id. Output replaces
+    `output`.
+
+    Raises `OSError`.
+    """
     with output.open("wb") as written:
         child = subprocess.Popen(
             command,
@@ -46,7 +48,7 @@ def spawn(command: list[str], directory: Path, output: Path) -> int:
 
 
 def reap(pid: int) -> None:
-    """Collect the exit of a process, if it was a child of this process."""
+    """Collect a child's exit."""
     child = _children.pop(pid, None)
     if child is not None:
         child.wait()
@@ -57,10 +59,9 @@ def reap(pid: int) -> None:
 
 
 def process_of(configuration: Path) -> int | None:
-    """The process of ours that runs with this configuration file; None when there is none.
+    """Return our process with this configuration file, or None.
 
-    Its command line tells it, not a pid file: that may be stale, its number may belong to another by now, and
-    a server that has only just started has not written one.
+    The command line identifies it, since pid files may be stale or missing.
     """
     end = b"\0-c\0" + os.fsencode(configuration) + b"\0"
     for pid in psutil.pids():
@@ -76,8 +77,7 @@ def process_of(configuration: Path) -> int | None:
 
 
 def _command_line(pid: int) -> bytes:
-    """Raises `OSError`. Every process of the machine is looked at, so a `Path` and a file object, which cost
-    three times as much as the read, are not made."""
+    """Read a command line cheaply, as all processes are examined. Raises `OSError`."""
     descriptor = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY)
     try:
         return os.read(descriptor, _COMMAND_LINE_BYTES)
@@ -86,10 +86,7 @@ def _command_line(pid: int) -> bytes:
 
 
 class Watched:
-    """One process, child or not, seen through a pidfd, so that its number can't come to mean another one.
-
-    Must be made in a running event loop; `close` when done.
-    """
+    """A process watched by pidfd. Create in a running loop; `close` when done."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -99,7 +96,7 @@ class Watched:
         self._loop.add_reader(self._descriptor, self._end)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens if the process has ended."""
+        """Send a signal; ignored after the end."""
         if self._descriptor >= 0:
             try:
                 signal.pidfd_send_signal(self._descriptor, number)
@@ -107,7 +104,6 @@ class Watched:
                 return
 
     def close(self) -> None:
-        """Stop watching; the process goes on."""
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
             os.close(self._descriptor)
@@ -119,7 +115,7 @@ class Watched:
 
 
 class Greeting(Struct, frozen=True):
-    """What a nats-server says of itself to each client that connects."""
+    """A nats-server's greeting."""
 
     server_name: str
     version: str
@@ -127,11 +123,11 @@ class Greeting(Struct, frozen=True):
 
 
 class Stranger(Struct, frozen=True):
-    """A listener that does not greet as a nats-server does, or hangs."""
+    """A listener without nats-server greeting."""
 
 
 async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
-    """Who answers on an address within a second; None if nothing listens there."""
+    """Return who answers within a second, None if nothing listens."""
     host, port = address
     try:
         async with timeout(_GREETING_SECONDS):
@@ -152,7 +148,7 @@ async def greeting(address: tuple[str, int]) -> Greeting | Stranger | None:
 
 
 async def need_free(listen: str, address: tuple[str, int]) -> None:
-    """Raise `ServerError`, which names who has it, unless a server can listen there."""
+    """Raise `ServerError` naming the owner unless the address is free."""
     try:
         free = is_free(address)
     except OSError as error:

@@ -1,5 +1,4 @@
-"""The listener for MQTT devices beside the agent's own server: what keeps it or a user out keeps nothing else
-out, and ends without a restart of the agent."""
+"""Controls the MQTT listener, so that its faults affect nothing else."""
 
 from __future__ import annotations
 
@@ -29,8 +28,9 @@ log = structlog.get_logger("mqtt")
 
 
 class Devices:
-    """Looks after the listener of one server. `ready` says whether the streams are there that store what
-    devices send; `memory` is the file that remembers what was refused."""
+    """Controls one server's listener. `ready` tells whether its streams exist; `memory` is the file of
+    refusals.
+    """
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Devices:
         self._saved, self._dirty = float("-inf"), False
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
+        """Run until cancelled."""
         self._refusals.load()
         while True:
             await asyncio.to_thread(self._read)
@@ -61,7 +61,7 @@ class Devices:
             await asyncio.sleep(_LOOK_SECONDS if self._is_open() else _SOON_SECONDS)
 
     async def _open(self) -> None:
-        """Let in who can be let in, once what they send is stored."""
+        """Admit devices once their data is stored."""
         has = self._server.config.mqtt if isinstance(self._server.config, LeafConfig) else None
         wanted = await asyncio.to_thread(mqtt_listener, self._config)
         if has is None or wanted is None:

@@ -1,10 +1,8 @@
-"""Connects to a server the way a leaf's nats-server does and reads its greeting (INFO): through the HTTP
-proxy, in TLS and in the websocket that the configuration of its remote names. Time and bytes are bounded.
-Names what goes wrong, with a remedy.
+"""Dials a server as a leaf's nats-server does, through proxy, TLS and websocket, and explains failures.
 
-Its model is `server/leafnode.go` of nats-server: it resolves the name itself even where a proxy connects
-(`findings/nats-leaf-resolves-the-hub-itself-behind-a-proxy.sh`), takes any address of a name, and without
-`handshake_first` it begins TLS only after the first INFO.
+It follows `server/leafnode.go`: resolves names itself even with a proxy
+(`findings/nats-leaf-resolves-the-hub-itself-behind-a-proxy.sh`), and begins TLS after INFO without
+`handshake_first`.
 """
 
 from __future__ import annotations
@@ -41,15 +39,15 @@ class Nowhere:
 
     why: str
     unknown: bool = False
-    """Whether there may be one all the same: it was not asked, or waits for TLS."""
+    """Whether one may exist: not asked, or waiting for TLS."""
     remedy: str = _LISTENS
     away: bool = False
-    """Whether the network or the other machine may be what is missing, and not a setting."""
+    """Whether network or machine may be missing, rather than a setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A server's first words (INFO), the connection they came over, and over TLS the server's certificate."""
+    """A server's INFO, connection and certificate."""
 
     info: Mapping[str, Any]
     reader: asyncio.StreamReader
@@ -67,7 +65,7 @@ class Greeted:
 
 
 class _FailedError(Exception):
-    """A dial failed; it carries the outcome."""
+    """Carries a dial's outcome."""
 
     def __init__(self, outcome: Nowhere) -> None:
         super().__init__(outcome.why)
@@ -75,7 +73,7 @@ class _FailedError(Exception):
 
 
 async def resolved(host: str, port: int) -> Sequence[tuple[str, int]] | Nowhere:
-    """The addresses of a host, some at most."""
+    """Return some addresses of a host."""
     loop = asyncio.get_running_loop()
     try:
         async with timeout(_SECONDS):
@@ -93,8 +91,7 @@ async def resolved(host: str, port: int) -> Sequence[tuple[str, int]] | Nowhere:
 
 
 async def greet(address: tuple[str, int], route: Route = PLAIN, host: str | None = None) -> Greeted | Nowhere:
-    """What answers on an address by this route. `host` is the name of the address. The caller closes a
-    `Greeted`."""
+    """Return what answers; the caller closes a `Greeted`."""
     name = host or address[0]
     greeting = await _attempt(address, route, name)
     if isinstance(greeting, Greeted) or route.tls is None or route.websocket is not None:
@@ -109,7 +106,7 @@ async def greet(address: tuple[str, int], route: Route = PLAIN, host: str | None
 async def _beside(
     address: tuple[str, int], route: Route, name: str, failed: Nowhere, *, first: bool
 ) -> Nowhere:
-    """What failed, or that the server begins TLS at another moment than the leaf."""
+    """Return the failure, or that TLS begins at another moment."""
     assert route.tls is not None
     tls = Tls(reading(), first) if first else None
     other = await _attempt(address, replace(route, tls=tls, upgrades=False), name)
@@ -214,8 +211,7 @@ async def _open(
     tls: Tls | None = None,
     name: str = "",
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection, with `tls` in TLS from its first byte: begun later, a greeting in clear text could be in
-    the reader already."""
+    """Connect, with `tls` from the first byte, before clear text could arrive."""
     secured: dict[str, Any] = {}
     if tls is not None:
         secured = {"ssl": tls.context, "server_hostname": tls.name or name}
@@ -243,7 +239,7 @@ async def _open(
 
 @contextlib.asynccontextmanager
 async def _step(what: str, remedy: str) -> AsyncIterator[None]:
-    """A step whose failure is that of `what`."""
+    """Wrap a step's failure."""
     try:
         async with timeout(_STEP_SECONDS):
             yield
@@ -294,7 +290,7 @@ async def _info(reader: asyncio.StreamReader) -> Mapping[str, Any]:
 
 
 def tls_failure(error: OSError) -> Nowhere:
-    """Why TLS with the hub failed, from what the handshake or the first read after it raised."""
+    """Explain a TLS failure."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return Nowhere(
             f"this leaf does not trust the hub's certificate: {error.verify_message}",
@@ -325,7 +321,7 @@ def _untrusted(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _tls_words(error: Exception) -> str:
-    """The reason of OpenSSL, such as `tlsv1 alert unknown ca`."""
+    """Return OpenSSL's reason, such as `tlsv1 alert unknown ca`."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     reason = getattr(error, "reason", None)

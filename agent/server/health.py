@@ -1,10 +1,8 @@
-"""Whether the local server can be relied on, as one sentence. Pure but for the log.
+"""Judges the local server's reliability in one sentence. Pure except logs.
 
-On a full disk nats-server behaves in two ways. Where a client publishes, the server goes on answering every
-request, but stores nothing in that stream and refuses to purge it ("write error" in HEALTHZ; publishing is
-not answered at all), also when there is room again, until it is restarted; a reload does not help. Where a
-stream is filled by sources or is replicated, JetStream shuts itself down ("JetStream not enabled"). The
-restarts may go once a server stores again by itself.
+On a full disk a published stream stays unwritable ("write error" in HEALTHZ) until a restart; sourced or
+replicated streams shut JetStream down ("JetStream not enabled"). Remove the restarts when servers recover
+themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _NOT_ENABLED: Final = "JetStream not enabled"
 _FULL: Final = ("no space left on device", "disk quota exceeded")
 _UNKNOWN: Final = float("nan")
 _DEFAULT_NS: Final = 120 * 10**9
-"""At which a server syncs by default."""
+"""Default sync interval."""
 
 MOVE: Final = "move it to a file system such as ext4, xfs or btrfs on a disk of this machine"
 
@@ -36,39 +34,39 @@ log = structlog.get_logger("server")
 
 
 class TroubleKind(Enum):
-    """What is wrong."""
+    """The kind of fault."""
 
     WRITE = auto()
-    """A stream is not written any more."""
+    """A stream is unwritable."""
     SHUT_DOWN = auto()
-    """JetStream shut itself down."""
+    """JetStream shut down."""
     LOW = auto()
-    """The disk has hardly any room left."""
+    """The disk is nearly full."""
     OTHER = auto()
-    """The server reports something else."""
+    """Another reported fault."""
 
 
 class Trouble(Struct, frozen=True):
-    """A fault that keeps the server from storing."""
+    """A fault that prevents storing."""
 
     kind: TroubleKind
     why: str
     streams: frozenset[str] = frozenset()
-    """The streams that it names, none for all."""
+    """Affected streams; none for all."""
 
     @property
     def wants_room(self) -> bool:
-        """Whether the disk is full, so that a restart helps only once there is room."""
+        """Whether a restart helps only with free space."""
         return any(text in self.why.lower() for text in _FULL)
 
     @property
     def needs_start(self) -> bool:
-        """Whether only a restart of the server ends it."""
+        """Whether only a restart helps."""
         return self.kind in (TroubleKind.WRITE, TroubleKind.SHUT_DOWN)
 
 
 def diagnose(healthz: Mapping[str, Any]) -> Trouble | None:
-    """The fault in the details of HEALTHZ, None if all is well."""
+    """Return the fault in HEALTHZ, or None."""
     errors = healthz.get("errors") or []
     failed = [error for error in errors if _WRITE_ERROR in error.get("error", "")]
     if failed:
@@ -87,7 +85,7 @@ def diagnose(healthz: Mapping[str, Any]) -> Trouble | None:
 
 
 def unsynced(varz: Mapping[str, Any]) -> str | None:
-    """Why an acknowledgement of this server does not mean synced; None if it does."""
+    """Return why acks do not mean synced, or None."""
     seconds = sync_seconds(varz)
     if seconds == 0:
         return None
@@ -98,21 +96,20 @@ def unsynced(varz: Mapping[str, Any]) -> str | None:
 
 
 def unkept(store: Path) -> str | None:
-    """Why a power cut takes a store whatever its server syncs; None if it does not, or the store is not on
-    this machine."""
+    """Return why a power cut takes the store despite syncs, or None."""
     if not is_there(store) or (problem := storage(store).problem) is None:
         return None
     return f"acknowledged is not kept: the store {store} is on {problem}; {MOVE}"
 
 
 def sync_seconds(varz: Mapping[str, Any]) -> float:
-    """How often a server syncs its disk; 0: before it acknowledges."""
+    """Return the sync interval; 0 for before acks."""
     settings = (varz.get("jetstream") or {}).get("config") or {}
     return 0.0 if settings.get("sync_always") else (settings.get("sync_interval") or _DEFAULT_NS) / 1e9
 
 
 class ServerHealth:
-    """What is known of the local server: its watch reports here, everybody else reads `sentence`."""
+    """The local server's state, reported by its watch."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -123,35 +120,35 @@ class ServerHealth:
         self._unsynced = LogEdge(log)
         self._trouble: tuple[Trouble, str] | None = None
         self.warning: str | None = "whether acknowledged means synced is not known: the server was not asked"
-        """What an acknowledgement of this server does not mean; None where it means synced."""
+        """What an ack does not mean; None if synced."""
         self.is_synced: bool | None = None
-        """Whether the server syncs before it acknowledges, None where that is not known."""
+        """Whether synced before acks, None if unknown."""
         self.room: Room | None = None
-        """What the disk of the server's store has left, as far as that is known."""
+        """The store's disk space, if known."""
         self.answers = 0
-        """How often the server has answered its watch."""
+        """Answers to the watch."""
         self.unstarted: str | None = None
-        """Why a server of our own does not run, None while it does."""
+        """Why the embedded server does not run, or None."""
         self.closed = ""
-        """Why the link is closed on purpose, "" while it is open."""
+        """Why the link is closed on purpose, or ""."""
         self.devices: Mapping[str, Any] | None = None
-        """What is known of MQTT devices, None where the server does not listen for them."""
+        """State of MQTT devices, None without listener."""
         metrics.server_synced.set(_UNKNOWN)
 
     @property
     def sentence(self) -> str | None:
-        """Why the server cannot be used, and the remedy; None while no reason is known."""
+        """Return why the server is unusable, with remedy, or None."""
         return self._refusal or (self._trouble[1] if self._trouble is not None else None)
 
     def refusal(self, stream: str) -> str | None:
-        """Why this stream stores nothing now."""
+        """Return why this stream stores nothing."""
         if self._trouble is None or self._trouble[0].kind is TroubleKind.OTHER:
             return None
         trouble, sentence = self._trouble
         return sentence if not trouble.streams or stream in trouble.streams else None
 
     def admit(self, version: str) -> None:
-        """A connection was made to a server of this version. Raises `ServerError` for one that is too old."""
+        """Note a connection to this version. Raises `ServerError` if too old."""
         self._version = version
         try:
             check_version(version, "the server there")
@@ -163,11 +160,11 @@ class ServerHealth:
         self._refused.end()
 
     def started(self, why_not: str | None) -> None:
-        """The embedded server was started, or could not be for this reason."""
+        """Note a start, or its failure."""
         self.unstarted = None if why_not is None else f"the NATS server cannot be started: {why_not}"
 
     def found(self, trouble: Trouble | None, remedy: str = "") -> None:
-        """Note the fault that the watch saw, None for none, and its remedy."""
+        """Set the watch's fault and remedy."""
         self._metrics.server_trouble.set(trouble is not None)
         if trouble is None:
             self._trouble = None
@@ -177,8 +174,7 @@ class ServerHealth:
             self._unhealthy.begin("NATS server unhealthy", state=self._trouble[1])
 
     def synced(self, warning: str | None, known: bool = True) -> None:
-        """Note whether the server syncs before it acknowledges; a warning says why not, or why that is
-        unknown."""
+        """Set whether acks mean synced, with a warning."""
         self.is_synced = warning is None if known else None
         self._metrics.server_synced.set(_UNKNOWN if self.is_synced is None else self.is_synced)
         self.warning = warning
@@ -188,12 +184,11 @@ class ServerHealth:
             self._unsynced.begin("NATS server does not sync", state=warning)
 
     def _stores(self) -> bool:
-        """Whether no reason is known why the server would not store."""
         reports_else = self._trouble is None or self._trouble[0].kind is TroubleKind.OTHER
         return self._refusal is None and self.unstarted is None and reports_else
 
     def status(self) -> dict[str, Any]:
-        """What `/status` shows; `synced` is null where it is not known."""
+        """Return the state for `/status`; `synced` null if unknown."""
         return {
             "version": self._version,
             "state": self.sentence or self.unstarted or "nothing is known to be wrong",

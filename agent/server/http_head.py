@@ -1,4 +1,4 @@
-"""Reads the head of an HTTP answer, as a proxy or a websocket server gives it."""
+"""Reads the head of an HTTP answer from proxies and websockets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ _SHOWN: Final = 60
 
 
 class HeadError(Exception):
-    """It is not the head that was expected; the text is its status or its first words."""
+    """An unexpected head; the text is its status or start."""
 
 
 async def read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
-    """The status (`200 OK`) and the headers by their small names. Raises `HeadError`, `OSError`, or
-    `EOFError` where the connection ended."""
+    """Return status (`200 OK`) and lower-case headers. Raises `HeadError`, `OSError`, or `EOFError`."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

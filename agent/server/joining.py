@@ -1,6 +1,6 @@
-"""Dials the hub as this leaf does, in the leafnode protocol of nats-server, and hangs up again: whether an
-address greets, and whether it lets this leaf's key in. The hub's registrar knows such a connection by its
-name (`CHECK_SERVER`)."""
+"""Dials the hub as this leaf and disconnects, to check its key. The registrar knows the name
+(`CHECK_SERVER`).
+"""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LetIn:
-    """The hub let the leaf in."""
+    """The hub accepted the leaf."""
 
     info: Mapping[str, Any]
-    """Its INFO after the connect."""
+    """INFO after CONNECT."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeafRefused:
-    """The hub did not let the leaf in, for this reason."""
+    """The hub refused the leaf."""
 
     why: str
     remedy: str = ""
@@ -50,20 +50,20 @@ class LeafRefused:
 
 @dataclass(frozen=True, slots=True)
 class Dialled:
-    """One address of the hub, dialled."""
+    """A dialled hub address."""
 
     url: str
     greeting: Greeted | Nowhere
     outcome: LetIn | LeafRefused | None = None
-    """None if joining was not tried."""
+    """None if not tried."""
     dead: Mapping[str, Nowhere] = field(default_factory=dict)
-    """The addresses of the same name that did not greet, where another one did."""
+    """Silent addresses of a name with a working one."""
     certificate: bytes | None = None
-    """What the hub's server showed, trusted or not."""
+    """The shown certificate, trusted or not."""
 
 
 def shown(url: str) -> str:
-    """An address without user and password."""
+    """Return an address without login."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
@@ -76,8 +76,7 @@ async def _let_in(_: Greeted, info: Mapping[str, Any]) -> LetIn:
 
 
 async def dial(url: str, seed: Path | None, route: Route = PLAIN, explore: Explore = _let_in) -> Dialled:
-    """Dial one address of the hub by this route, with the key of `seed` or what stands in the address;
-    `explore` looks further once the leaf is let in. Ends within ten seconds."""
+    """Dial a hub address with `seed` or its login, within ten seconds; `explore` continues once accepted."""
     parts = urlsplit(url)
     greeting, dead = await _first_greeting(url, route)
     if isinstance(greeting, Nowhere):
@@ -98,7 +97,7 @@ async def dial(url: str, seed: Path | None, route: Route = PLAIN, explore: Explo
 
 
 async def certificate_of(url: str, route: Route = PLAIN) -> bytes | None:
-    """The certificate that an address of the hub shows, trusted or not; None where there is none."""
+    """Return an address's certificate, trusted or not, or None."""
     greeting, _ = await _first_greeting(url, route)
     if isinstance(greeting, Nowhere):
         return await _certificate(url, route, greeting)
@@ -107,7 +106,6 @@ async def certificate_of(url: str, route: Route = PLAIN) -> bytes | None:
 
 
 async def _first_greeting(url: str, route: Route) -> tuple[Greeted | Nowhere, dict[str, Nowhere]]:
-    """The greeting of the first address of a name that has one, and the addresses without."""
     host, port = address_of(url)
     addresses = await resolved(host, port)
     if isinstance(addresses, Nowhere):
@@ -128,7 +126,6 @@ async def _first_greeting(url: str, route: Route) -> tuple[Greeted | Nowhere, di
 
 
 async def _certificate(url: str, route: Route, failed: Nowhere) -> bytes | None:
-    """The certificate of a server whose TLS failed, looked at without trust in it."""
     if "certificate" not in failed.why:
         return None
     host, _ = address_of(url)
@@ -176,7 +173,7 @@ def _credentials(parts: SplitResult, seed: Path | None, info: Mapping[str, Any])
 
 
 async def _connect(greeting: Greeted, credentials: Mapping[str, Any]) -> Mapping[str, Any] | LeafRefused:
-    """The hub's INFO after the connect."""
+    """Return INFO after CONNECT, or the refusal."""
     hello = {
         "name": f"{CHECK_SERVER}.{secrets.token_hex(4)}",  # the hub ends a link of the same name
         "version": greeting.info.get("version"),
@@ -202,5 +199,5 @@ async def _connect(greeting: Greeted, credentials: Mapping[str, Any]) -> Mapping
 
 
 def error_text(line: bytes) -> str:
-    """The text of a server's error."""
+    """Return the text of a server error."""
     return printable(line.removeprefix(b"-ERR").strip().strip(b"'").decode(errors="replace"))

@@ -1,8 +1,7 @@
-"""Permissions of a leaf's link: the user as which its server dials the hub, and what the leaf denies the hub.
+"""Defines permissions of leaf links, both the hub's user and the leaf's denials. Pure.
 
-Pure. What the link needs was found by taking each entry away in turn. A missing
-permission is silent: nothing flows, nothing is logged. Permissions at the hub do not hold against the hub, so
-the leaf renders its denials into its own remote.
+Found by removing each entry; a missing one causes silence. Hub permissions do not bind the hub, so leaves
+deny.
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ _STREAM_CHANGES = (
 )
 _CONSUMER_CHANGES = ("DURABLE", "DELETE", "NAMES", "LIST", "MSG", "PAUSE", "UNPIN", "LEADER", "PEER")
 _MQTT_BY_ITSELF = "$MQTT.>"
-"""nats-server before 2.15.2 lets a link use it whatever is allowed, unless it is denied by name. It lets a
-link use `_R_.>`, and before 2.15.3 `$JS.ACK.>`, even against a denial."""
+"""nats-server before 2.15.2 allows it to links unless denied; `_R_.>`, and before 2.15.3 `$JS.ACK.>`, even if
+denied.
+"""
 
 
 def leaf_link(
@@ -45,13 +45,11 @@ def leaf_link(
     *,
     tenant: bool = False,
 ) -> Permissions:
-    """The user as which a leaf's server dials the hub, publish and subscribe from the leaf's view. `takes`
-    are streams of the hub that it may mirror or source, `gives` its own that the hub may. In the account of a
-    `tenant` the hub's questions come with reply subjects of the server's own making, below `_R_`.
+    """Return the user of a leaf's server at the hub, from the leaf's view.
 
-    Each server answers the other's RESET of a durable consumer below `$JSC.R`: the hub's under the name of
-    the leaf that it asks (`js_api_reply_v2` in `agent.server.render`), the leaf's, and a hub's without that
-    flag, under one token. `allow_responses` does not cover it.
+    `takes` are hub streams that it may copy, `gives` own ones. For a `tenant`, replies are below `_R_`. Each
+    server answers the other's consumer RESET below `$JSC.R`: the hub's under the leaf's name
+    (`js_api_reply_v2`), the leaf's under one token. `allow_responses` does not cover it.
     """
     streams = [leaf_stream(domain, cls) for cls in classes]
     consumer, api = command_consumer(domain), api_prefix(domain)
@@ -86,8 +84,7 @@ def leaf_link(
 
 
 def _taken(api: str, streams: Iterable[str]) -> tuple[str, ...]:
-    """What the side that takes streams asks the side that has them. The server makes and drops the consumer
-    of a link by itself; STREAM.MSG.GET tells the newest message that a filter lets through."""
+    """Return requests for taking streams; STREAM.MSG.GET shows the newest filtered message."""
     return tuple(
         subject
         for stream in streams
@@ -102,21 +99,19 @@ def _taken(api: str, streams: Iterable[str]) -> tuple[str, ...]:
 
 
 def answers_to_hub(domain: str) -> str:
-    """Where a leaf's server answers what the hub's server itself asks it."""
+    """Return reply subjects for the hub's server."""
     return f"$JSC.R.{domain}.>"
 
 
 def leaf_inbox(domain: str) -> str:
-    """Where a leaf's server answers what the registrar asks its JetStream: a part of the registrar's inbox
-    for that leaf alone, for who may publish to all of it may forge the hub's own answers."""
+    """Return this leaf's part of the registrar's inbox; all of it would allow forged answers."""
     return f"{inbox_prefix(REGISTRAR)}.leaf.{domain}"
 
 
 def kept_from_hub(domain: str, heard: Iterable[str] = ()) -> tuple[str, ...]:
-    """The subjects that a leaf denies its hub in both directions, whatever that hub lets itself do: readings,
-    acknowledgements of local programs and answers to them, what the agent has `heard` from them, questions to
-    the server, and every call of JetStream that changes a stream or takes messages away. What a source needs
-    stays allowed: to look, to read through a consumer, to restart it."""
+    """Return subjects denied to the hub both ways: readings, local acks and answers, `heard` subjects, server
+    questions, and changing JetStream calls. Sources may look, read and restart consumers.
+    """
     api = api_prefix(domain)
     return (
         "tel.>",

@@ -1,8 +1,7 @@
-"""Who may publish and subscribe to what on a server: one function an identity, the least that works.
+"""Defines each identity's least permissions on a server. Pure.
 
-Pure. Links between servers are in `agent.server.link_permissions`. A permission can't match part of a token,
-and it is checked against the subject on the wire (the deliver subject, `$JS.<domain>.API.…` before it is
-mapped), not against the subject of the message within.
+Permissions can't match parts of tokens, and apply to subjects on the wire (`$JS.<domain>.API.…`, deliver
+subjects).
 """
 
 from __future__ import annotations
@@ -38,12 +37,11 @@ JOBS = "jobs"
 DEVICE = "device"
 
 KICK = "$SYS.REQ.SERVER.{}.KICK"
-"""The subject on which the server of this id ends one of its connections, of clients or of leaves."""
+"""Subject to end a connection at this server."""
 
 AGENT_TRACES = f"$JS.ACK.{COMMANDS}.petiole-check"
 REGISTRAR_TRACES = f"$JS.FC.KV_{FLEET_BUCKET}.petiole-check"
-"""Where `petiole check` has servers tell what they would do with a message: subjects that no stream stores
-and no program subscribes to."""
+"""Reply subjects for traces of `petiole check`, unused otherwise."""
 
 _API = "$JS.API"
 MQTT_READINGS = "readings.>"
@@ -51,11 +49,11 @@ _FLEET_STREAM = f"KV_{FLEET_BUCKET}"
 _STREAM_VERBS = ("CREATE", "UPDATE", "INFO", "PURGE", "MSG.GET")
 _CONSUMER_VERBS = ("INFO", "DELETE", "PAUSE", "MSG.NEXT")
 _PLACING_VERBS = (*_CONSUMER_VERBS, "RESET")
-"""What gives a recreated consumer the place that it had."""
+"""Requests that restore a consumer's place."""
 
 
 class Permissions(Struct, frozen=True):
-    """What one user may do; `replies` lets it answer each request that reaches it, once, within a minute."""
+    """A user's permissions; `replies` allows one answer per request within a minute."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
@@ -73,10 +71,10 @@ def registrar(
     several: bool = False,
     home: bool = True,
 ) -> Permissions:
-    """The hub's agent in one cell: owns the streams there, answers leaves, asks their JetStream for state
-    only. `leaves` are pairs of domain and classes. With `users` it keeps their consumers of the aggregates;
-    where the hub has `several` servers it may have another one lead a stream. In the first cell, its `home`,
-    it also keeps the fleet and answers the jobs."""
+    """Return the hub agent's: owns hub streams, answers leaves, reads their JetStream state.
+
+    `leaves` are domain and classes. `users` adds their consumers; `several` servers add leader moves.
+    """
     aggregates, fleet = tuple(aggregates), (_FLEET_STREAM,) if home else ()
     asked = tuple(
         f"{api_prefix(domain)}.{question}"
@@ -126,11 +124,9 @@ def registrar(
 
 
 def jobs(aggregates: Iterable[str]) -> Permissions:
-    """The jobs: read the aggregates through consumers of their own, say what they have committed and what an
-    audit found, and look up the newest record of a leaf in the fleet, of the hub's lake, and of the names of
-    the aggregates.
+    """Return the jobs': read aggregates, report commits and audits, read leaf and lake records.
 
-    For a client of the hub `$JS.hub.API` is mapped to `$JS.API` before the check, so that both work.
+    Clients' `$JS.hub.API` is mapped before the check, so both forms work.
     """
     return Permissions(
         publish=(
@@ -165,12 +161,11 @@ def agent(
     hears: Collection[str] = (),
     removed: Iterable[str] = (),
 ) -> Permissions:
-    """A leaf's agent on its own server. It may delete its mirror of the commands, for a mirror can't be given
-    another consumer, and recreates the consumers of local programs with it; it may not delete a stream of
-    telemetry. With `mqtt` it makes two of the streams that nats-server would make for MQTT, and subscribes to
-    what devices send, to store what came with QoS 0. `hears` are subjects of local programs, whose requests
-    it answers. It reads the streams of `removed` classes, which say where pull inputs are and which
-    requests were stored."""
+    """Return a leaf agent's on its own server.
+
+    It may recreate the command mirror with its consumers, but delete no telemetry stream. `mqtt` adds streams
+    and QoS 0, `hears` local subjects, `removed` classes' streams for positions and requests.
+    """
     streams = [leaf_stream(domain, cls) for cls in classes]
     return Permissions(
         publish=(
@@ -210,10 +205,9 @@ def agent(
 
 
 def mqtt() -> Permissions:
-    """A user of MQTT devices: readings of any device, and nothing to read. Below `readings` all is allowed,
-    for nats-server answers what it refuses as if it were stored, but not what no stream takes: a topic of a
-    class that is not there, or of another depth, is not answered. Only subjects that would become the agent's
-    own are refused."""
+    """Return MQTT users': publish readings only. Wrong topics stay unanswered; only the agent's own subjects
+    are refused, as nats-server acknowledges refused messages.
+    """
     return Permissions(
         publish=(MQTT_READINGS,),
         deny_publish=tuple(
@@ -227,12 +221,10 @@ def mqtt() -> Permissions:
 def device(
     domain: str, classes: Iterable[str], apps: Iterable[str] = (), heard: Iterable[str] = ()
 ) -> Permissions:
-    """A local program that publishes readings of its own, or on subjects that the agent has `heard`; the
-    agent's own subjects are closed to it.
+    """Return a local program's: own readings and `heard` subjects.
 
-    For each of `apps` it may have one pull consumer of the commands, named like the app: the subject of that
-    request names consumer and filter, which the server compares with the request. The names are listed one by
-    one because an asterisk would match another's consumer, and a filter that holds an asterisk itself.
+    For each of `apps`, one pull consumer of that name: its request names consumer and filter, which the
+    server checks. Names are listed, since wildcards would match others' consumers and filters.
     """
     return Permissions(
         publish=(
@@ -262,8 +254,7 @@ def device(
 def system(
     identity: str, questions: Iterable[str], accounts: Iterable[str] = (), *, cuts: bool = False
 ) -> Permissions:
-    """A user of the system account that hears who connects to our account and to these, and asks its server
-    these questions; if it `cuts` links, it may end any connection to the server."""
+    """Return a system user's: connection events and `questions`; `cuts` adds ending connections."""
     return Permissions(
         publish=(
             *(f"$SYS.REQ.SERVER.PING.{question}" for question in questions),
@@ -281,7 +272,7 @@ def _stream_api(stream: str) -> tuple[str, ...]:
 
 
 def _reader_api(stream: str, api: str = _API) -> tuple[str, ...]:
-    """Reading through a consumer of one's own."""
+    """Return requests for reading by an own consumer."""
     return (
         f"{api}.CONSUMER.CREATE.{stream}.>",
         f"{api}.CONSUMER.DELETE.{stream}.*",
@@ -299,8 +290,9 @@ def _consumer_api(stream: str) -> tuple[str, ...]:
 
 
 class LinkRights(Struct, frozen=True):
-    """What the agent needs for one declared stream of its own server: the stream's name, the API prefix and
-    name of each origin, to ask for, and whether it may delete it, as a mirror that can't go on must be."""
+    """Needs of a declared stream: name, origins' prefixes and names, and whether it may be deleted, as a
+    mirror.
+    """
 
     stream: str
     origins: tuple[tuple[str, str], ...]
@@ -308,7 +300,7 @@ class LinkRights(Struct, frozen=True):
 
 
 def declared_link(links: Iterable[LinkRights]) -> tuple[str, ...]:
-    """What an agent publishes to keep declared links: about its own streams, and questions to the origins."""
+    """Return what declared links publish."""
     return tuple(
         subject
         for link in links

@@ -1,8 +1,7 @@
-"""The embedded nats-server: a process that outlives its agent.
+"""Runs the embedded nats-server, which outlives its agent.
 
-The agent starts it, or adopts the one that runs already, and starts it again when it dies. The end of the
-agent does not end the server, which has a session of its own and none of the agent's sockets. The command
-line identifies the process, its greeting confirms that it is the right one.
+The agent starts or adopts it, and restarts it after its death. The command line identifies the process, the
+greeting confirms it.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ from agent.server.workspace import Workspace, store_problem
 Start = Literal["started", "adopted", "reloaded", "restarted"]
 
 START_SECONDS = 120.0
-"""A server greets only after it has recovered its streams, which takes a while with a large store."""
+"""Wait for the greeting, after recovery of a large store."""
 STOP_SECONDS = 10.0
 RELOAD_SECONDS = 60.0
-"""A server with ten thousand links took more than five seconds on a busy machine; one that is started again
-instead has all of them cut."""
+"""Wait for a reload; ten thousand links took over five seconds, and a restart would cut them."""
 
 _POLL = 0.02
 _FAILED_RELOAD = re.compile(r"Failed to reload server configuration: (?P<why>.+)\n")
@@ -45,11 +43,10 @@ _log = structlog.get_logger(__name__)
 
 
 class EmbeddedServer:
-    """One nats-server, whose configuration, log and pid file are in `directory`.
+    """One nats-server with files in `directory`; sets `pid_file` and `log_file`.
 
-    `pid_file` and `log_file` of the configuration are set here. Call `start`, then run `supervise` as a task;
-    at the end `release` leaves the server running, `stop` ends it. `report` is called after each attempt with
-    the reason why the server could not be started, None when it answers.
+    `start`, then run `supervise`; `release` leaves it running, `stop` ends it. `report` gets each start's
+    failure or None.
     """
 
     def __init__(
@@ -69,26 +66,24 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The client URL."""
         return f"nats://{self.config.listen}"
 
     @property
     def log_file(self) -> Path:
-        """What the server logs to."""
         return self._files.log
 
     @property
     def pid(self) -> int | None:
-        """The server's process, None while there is none."""
         return None if self._process is None or self._process.ended.is_set() else self._process.pid
 
     @property
     def is_starting(self) -> bool:
-        """Whether the server is being started or taken over, which may last `START_SECONDS`."""
+        """Whether a start or takeover is pending, up to `START_SECONDS`."""
         return self._starting.locked()
 
     async def start(self) -> Start:
-        """Run the server with this configuration; returns when it answers. Raises `ServerError`."""
+        """Start and wait for its answer. Raises `ServerError`."""
         async with self._starting:
             try:
                 how = await self._start()
@@ -105,17 +100,16 @@ class EmbeddedServer:
         return structs.replace(config, pid_file=self._files.pid, log_file=self._files.log)
 
     async def set_config(self, config: ServerConfig) -> None:
-        """Run the server with another configuration from now on. If it raises `ServerError`, the server has
-        not taken it."""
+        """Apply a configuration; not applied after `ServerError`."""
         await self._change(lambda _: self._placed(config))
 
     async def set_link(self, open_: bool) -> None:
-        """Open or close a leaf's link to its hub. If it raises `ServerError`, nothing changed."""
+        """Open or close the hub link; unchanged after `ServerError`."""
         if isinstance(self.config, LeafConfig) and self.config.link_open is not open_:
             await self._change(lambda config: structs.replace(config, link_open=open_))
 
     async def set_mqtt(self, listener: MqttListener) -> None:
-        """Listen for MQTT devices in another way. If it raises `ServerError`, nothing changed."""
+        """Change the MQTT listener; unchanged after `ServerError`."""
         await self._change(lambda config: structs.replace(config, mqtt=listener))
 
     async def _change(self, changed: Callable[[Any], ServerConfig]) -> None:
@@ -129,8 +123,7 @@ class EmbeddedServer:
                 raise
 
     async def try_start(self) -> None:
-        """Start the server; why it cannot be started is logged once. Raises `RenderError`, for what cannot
-        stand in a configuration is a mistake in ours, and nothing is waited for then."""
+        """Start, logging a failure once. Raises `RenderError`, our own mistake."""
         try:
             how = await self.start()
         except ServerError as error:
@@ -143,8 +136,7 @@ class EmbeddedServer:
             _log.info("nats-server answers", server=self.config.server_name, how=how, pid=self.pid)
 
     async def supervise(self) -> None:
-        """Start the server again, with backoff, whenever it has ended or could not be started. Runs until it
-        is cancelled."""
+        """Restart with backoff until cancelled."""
         backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
         while True:
             process = self._process
@@ -162,7 +154,7 @@ class EmbeddedServer:
             await self.try_start()
 
     async def end(self) -> None:
-        """End the server's process; `supervise` starts it again. Raises `ServerError` when it does not go."""
+        """End the process for a restart. Raises `ServerError`."""
         process = self._process
         if process is None:
             return
@@ -176,8 +168,9 @@ class EmbeddedServer:
             self._forget()
 
     async def stop(self) -> int | None:
-        """End the server, by SIGKILL if it does not end within ten seconds, and release it. Returns its
-        process, None if there was none. Raises `ServerError` when another process looks after it."""
+        """Stop, by SIGKILL after ten seconds, and release; returns the process or None. Raises `ServerError`
+        if owned elsewhere.
+        """
         self._files.lock()
         try:
             pid = process_of(self._files.configuration)
@@ -189,7 +182,7 @@ class EmbeddedServer:
             self.release()
 
     def release(self) -> None:
-        """Leave the server running without this process."""
+        """Leave the server running."""
         self._forget()
         self._files.unlock()
 
@@ -212,7 +205,7 @@ class EmbeddedServer:
         return how
 
     async def _adopt(self, pid: int, version: str, digest: str) -> Start | None:
-        """Adopt the running server; None if only a restart can give it this configuration."""
+        """Adopt the running server; None if a restart is needed."""
         applied = self._files.applied() == (pid, digest)
         # After one reload the service imports of a new account lead nowhere. One reload suffices once
         # findings/nats-first-reload-leaves-new-service-imports-dead.sh reports a change.
@@ -226,10 +219,7 @@ class EmbeddedServer:
         return "adopted" if applied else "reloaded"
 
     async def _reload(self) -> bool:
-        """Have the server read its configuration again; False when it can't take a change without a start.
-
-        Raises `ServerError` when it finds the configuration wrong; it goes on with the one it has.
-        """
+        """Reload; False if a restart is needed. Raises `ServerError` for a wrong configuration."""
         assert self._process is not None
         read = self._files.log_reader()
         self._process.signal(signal.SIGHUP)
@@ -274,7 +264,7 @@ class EmbeddedServer:
             await need_free(listen, address_of(listen))
 
     async def _answer(self, seconds: float) -> Greeting | None:
-        """The greeting of this server, once it has JetStream; None when it ends, is silent or is another."""
+        """Return its greeting with JetStream; None at its end or silence."""
         assert self._process is not None
         address = address_of(self.config.listen)
         deadline = time.monotonic() + seconds
@@ -287,7 +277,7 @@ class EmbeddedServer:
         return None
 
     def _watch(self, pid: int) -> bool:
-        """Follow this process from now on; False when it has ended by now."""
+        """Watch a process; False if it has ended."""
         if self.pid != pid:
             self._forget()
             try:
@@ -305,7 +295,7 @@ class EmbeddedServer:
 
 
 async def port_problem(listen: str) -> str | None:
-    """Why a server can't listen there, None where it can."""
+    """Return why a server can't listen, or None."""
     try:
         await need_free(listen, address_of(listen))
     except ServerError as error:

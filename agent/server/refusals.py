@@ -1,8 +1,8 @@
-"""Counts what the server refuses MQTT devices, which it tells its log alone
-(`findings/nats-mqtt-acknowledges-a-forbidden-publish.sh`). This module may go once the server has an event.
+"""Counts refused MQTT devices from the server's log
+(`findings/nats-mqtt-acknowledges-a-forbidden-publish.sh`).
 
-The lines are those of `server/client.go` and `server/mqtt.go`. The server quotes client ids and subjects, so
-no device can forge a line.
+Lines are of `server/client.go` and `server/mqtt.go`, with quoted ids, so devices can't forge them. Remove
+when the server has an event.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from msgspec import Struct, field, structs
 from agent.base.files import write_private
 
 LATEST: Final = 5
-"""Refusals that are kept with their words."""
+"""Refusals kept with text."""
 _AT_ONCE: Final = 2**20
-"""Bytes of a log that are read at a time; nothing else runs meanwhile for some ms."""
+"""Log bytes read at once, some ms."""
 _SHOWN: Final = 200
 _LINE: Final = re.compile(
     rb"(?:\[\d+\] )?(?:(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)\.\d+ )?\[ERR\] "
@@ -40,7 +40,7 @@ REASONS: Final = tuple(reason for _, reason in _REASONS)
 
 
 class Refusal(Struct, frozen=True):
-    """One line of the log; `what` is the topic of `publish` and `subscribe`."""
+    """A log line; `what` is the topic."""
 
     at: str
     address: str
@@ -50,7 +50,7 @@ class Refusal(Struct, frozen=True):
 
 
 def refusal_of(line: bytes) -> Refusal | None:
-    """What a line of the log says of a device that was refused, None for another line."""
+    """Parse a refusal, None for other lines."""
     match = _LINE.match(line)
     if match is None:
         return None
@@ -70,12 +70,12 @@ def refusal_of(line: bytes) -> Refusal | None:
 
 
 def _topic(subject: str) -> str:
-    """The topic that nats-server made a subject of: `/` is written as a dot, a dot as `//`."""
+    """Return a subject's topic: a dot is `/`, `//` a dot."""
     return "/".join(level.replace("\0", ".") for level in subject.replace("//", "\0").split("."))
 
 
 class Refusals(Struct):
-    """What was read so far: counts since `since`, and up to where which file was read."""
+    """Counts since `since`, and the read position."""
 
     since: str
     inode: int = 0
@@ -88,7 +88,6 @@ class Refusals(Struct):
         self.latest = [*self.latest[1 - LATEST :], refusal]
 
     def row(self) -> dict[str, Any]:
-        """What `/status` shows."""
         return {
             "since": self.since,
             "refused": self.counts,
@@ -97,20 +96,19 @@ class Refusals(Struct):
 
 
 class RefusalLog:
-    """Reads the log of a server, which keeps older files beside it, and remembers in a file of its own how
-    far: what is refused while no agent runs is counted by the next."""
+    """Reads a server's rotated log, and remembers the position in a file."""
 
     def __init__(self, log: Path, memory: Path) -> None:
         self._log, self._memory = log, memory
         self.seen = Refusals(datetime.now(UTC).isoformat(timespec="seconds"))
 
     def load(self) -> None:
-        """Take up what an earlier agent read. A file that can't be used is as good as none."""
+        """Load the position; an unusable file counts as empty."""
         with suppress(OSError, msgspec.MsgspecError):
             self.seen = msgspec.json.decode(self._memory.read_bytes(), type=Refusals)
 
     def read(self) -> list[Refusal]:
-        """Read what has come. Raises `OSError`."""
+        """Read new lines. Raises `OSError`."""
         found = []
         for path in self._files():
             for line in self._lines(path):
@@ -120,12 +118,11 @@ class RefusalLog:
         return found
 
     def save(self) -> None:
-        """Remember how far the log was read, and what was found up to there. Raises `OSError`."""
+        """Save position and counts. Raises `OSError`."""
         self._memory.parent.mkdir(mode=0o700, exist_ok=True)
         write_private(self._memory, msgspec.json.encode(self.seen))
 
     def _files(self) -> list[Path]:
-        """The file that was read last, and those that followed it."""
         try:
             newest = self._log.stat()
         except FileNotFoundError:

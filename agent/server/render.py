@@ -1,8 +1,7 @@
-"""Configurations of nats-server as text, from plain values. Pure: touches no file and holds no secret.
+"""Renders nats-server configurations from values. Pure and without secrets.
 
-The one secret of a server is the seed with which a leaf dials the hub. It stands in a file of its own beside
-the configuration (`LINK_INCLUDE`, mode 0600), which the text includes; nats-server resolves an include only
-relative to the file that names it.
+The leaf's seed is in an included file (`LINK_INCLUDE`, mode 0600); nats-server resolves includes relative to
+the text.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ _MEMORY_STORE = 64 * 1024 * 1024
 _LOG_FILE_SIZE = 8 * 1024 * 1024
 _LOG_FILES = 3
 _LINK_COMPRESSION = "off"
-"""Batches are compressed already. By default a server compresses a link by its round trip time, makes another
-compressor whenever that changes, and each holds megabytes on either side (docs/security.md;
-https://github.com/nats-io/nats-server/issues/7037)."""
+"""Off: batches are compressed, and adaptive compressors take megabytes per link (docs/security.md;
+https://github.com/nats-io/nats-server/issues/7037).
+"""
 
 
 def render(config: ServerConfig) -> str:
-    """The text of a server's configuration. Raises `RenderError`."""
+    """Return the text. Raises `RenderError`."""
     return "".join(pieces(config))
 
 
 def pieces(config: ServerConfig) -> Iterator[str]:
-    """The same in pieces, for the text of a large hub takes long. Raises `RenderError`."""
+    """Yield the text in pieces, as a large hub's takes long. Raises `RenderError`."""
     yield "# Written by petiole; what is changed here by hand is lost.\n"
     body = _hub(config) if isinstance(config, HubConfig) else _leaf(config)
     yield from block(merged(body, with_variables(config.extra)))
@@ -151,7 +150,7 @@ def _cluster(config: ClusterConfig) -> dict[str, Any]:
 
 
 def cluster_include(password: str, addresses: Iterable[str]) -> str:
-    """What the cluster's block includes, a secret: as whom its servers meet, and where."""
+    """Return the secret include with the cluster's password and routes."""
     user, urls = f"{HUB_DOMAIN}:{quote(password, safe='')}", []
     for address in addresses:
         host, port = listen_address(address)
@@ -186,7 +185,7 @@ def _leaf(config: LeafConfig) -> dict[str, Any]:
 def _remote(
     config: LeafConfig, account: str, seed: dict[str, Any], kept: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """How the leaf's server dials the hub for one account."""
+    """Return an account's remote."""
     body = {
         "urls": list(config.hub_urls),
         "account": account,
@@ -223,7 +222,7 @@ def _user_remotes(config: LeafConfig) -> list[dict[str, Any]]:
 
 
 def _with_users(accounts: dict[str, Any], users: Sequence[AccountUser]) -> dict[str, Any]:
-    """The accounts with those of users, and with what these may ask of Petiole's."""
+    """Add users' accounts and exports."""
     if not users:
         return accounts
     from agent.server.accounts import user_blocks, user_exports, user_link  # as above
@@ -296,8 +295,7 @@ def _common(config: ServerConfig, domain: str) -> dict[str, Any]:
 
 
 def _sync_interval(config: ServerConfig) -> str:
-    """How often a server syncs its disk. A leaf's acknowledges after fsync; the hub's need not, because the
-    leaf keeps its copy until the hub's disk has it."""
+    """Return the sync interval: a leaf's always, while a hub's may be later, as leaves keep copies."""
     seconds = config.sync_seconds if isinstance(config, HubConfig) else 0.0
     return f"{round(seconds * 1000)}ms" if seconds else "always"
 

@@ -1,5 +1,4 @@
-"""From the agent's configuration to its server: the files of its keys, and the values from which the server's
-configuration is rendered."""
+"""Derives key files and server values from the agent's configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ from agent.server.workspace import Workspace
 
 
 class Identities(Struct, frozen=True):
-    """Seed files of the agent's own connections: its account and the server's system account."""
+    """Seed files of the agent's account and system connections."""
 
     account: Path
     system: Path | None
@@ -42,12 +41,12 @@ class Identities(Struct, frozen=True):
 
 
 def key_file(config: Config, name: str) -> Path:
-    """Where the seed of an identity stands when the agent makes its keys itself."""
+    """Return the path of an own seed."""
     return config.state_dir / "keys" / f"{name}.nk"
 
 
 def identities(config: Config) -> Identities:
-    """The agent's own seed files: those of the configuration, or under `embedded` those the agent makes."""
+    """Return the configured or own seeds."""
     own = "agent" if config.role == "leaf" else "registrar"
     account, system = config.nats.seed_file or key_file(config, own), config.nats.system_seed_file
     if config.nats.server == "external":
@@ -57,17 +56,16 @@ def identities(config: Config) -> Identities:
 
 
 def link_key_file(config: Config) -> Path:
-    """The seed with which the leaf's server dials the hub."""
+    """Return the leaf's link seed."""
     return config.nats.link_seed_file or key_file(config, "link")
 
 
 def server_directory(config: Config) -> Path:
-    """Where the embedded server's configuration, pid and log stand."""
     return (config.state_dir / "nats").resolve()
 
 
 def taken_ports(config: Config) -> list[str]:
-    """Why the embedded server cannot listen on its ports, one sentence a problem; none while it runs."""
+    """Return why ports are unavailable, a sentence each; none while it runs."""
     if config.nats.server == "external" or process_of(Workspace(server_directory(config)).configuration):
         return []
     found = {key: obstacle(listen_address(listen)) for key, listen in server_listeners(config)}
@@ -75,14 +73,15 @@ def taken_ports(config: Config) -> list[str]:
 
 
 def server_config(config: Config, machine: str, removed: Iterable[str] = ()) -> ServerConfig:
-    """The embedded server's values; `removed` are the classes that a leaf had and has no more. Missing keys
-    of the agent's own are made; a missing key that the configuration names is for someone else to put there,
-    and raises. Raises `SeedError`, `OSError` or `RenderError`."""
+    """Return the embedded server's values, making own missing keys; `removed` classes had streams.
+
+    Raises `SeedError`, `OSError` or `RenderError`, also for missing configured keys.
+    """
     return _hub(config, machine) if config.role == "hub" else _leaf(config, machine, tuple(removed))
 
 
 def check_keys(config: Config) -> None:
-    """Read the keys with which the agent connects to a server that it does not run. Raises `SeedError`."""
+    """Read the keys for an external server. Raises `SeedError`."""
     mine = identities(config)
     for path in (mine.account, mine.system):
         if path is not None:
@@ -90,7 +89,7 @@ def check_keys(config: Config) -> None:
 
 
 def _key(config: Config, given: Path | None, name: str) -> str:
-    """The public key of an identity, by the file that the configuration names or the agent's own."""
+    """Return an identity's public key."""
     return ensure_key(key_file(config, name)) if given is None else public_key(given)
 
 
@@ -130,15 +129,15 @@ def _cluster(config: Config) -> ClusterConfig:
 
 
 def hub_sync_seconds(config: Config) -> float:
-    """How often the hub's server syncs its disk; 0: before it acknowledges, also where its store is on a file
-    system that may lose a file which is replaced without a sync. So nats-server replaces blocks of messages
-    that it compacts, unless it syncs always."""
+    """Return the hub's sync interval; 0 for before acks, also on file systems that may lose replaced files,
+    as nats-server then compacts without sync.
+    """
     seconds = config.hub_sync_seconds
     return seconds if seconds and file_system(store_directory(config)) in FLUSHING else 0.0
 
 
 def leaf_users(members: Iterable[LeafMember]) -> tuple[LeafUser, ...]:
-    """The leaves that the hub's server lets in: those that have a key. Raises `RenderError`."""
+    """Return leaves with keys. Raises `RenderError`."""
     return tuple(
         LeafUser(
             leaf.domain,
@@ -183,8 +182,7 @@ def _leaf(config: Config, machine: str, removed: tuple[str, ...]) -> LeafConfig:
 
 
 def account_users(config: Config, *, make_keys: bool = True) -> tuple[AccountUser, ...]:
-    """The users of the configuration, as its server has them; keys of their links that are missing are made.
-    Raises `SeedError` or `RenderError`."""
+    """Return users, making missing link keys. Raises `SeedError` or `RenderError`."""
     found = []
     for user in config.users:
         link = user_link_key_file(config, user.name) if user.linked else None
@@ -198,13 +196,12 @@ def account_users(config: Config, *, make_keys: bool = True) -> tuple[AccountUse
 
 
 def user_link_key_file(config: Config, user: str) -> Path:
-    """The seed with which the leaf's server links a user's account to the hub's."""
+    """Return a user link's seed."""
     return key_file(config, f"link-{user}")
 
 
 def mqtt_listener(config: Config) -> MqttListener | None:
-    """Where devices connect, as far as its files can be used: a file that can't be must not keep the server
-    from starting."""
+    """Return the listener, without unusable files, which would stop the server."""
     mqtt = config.nats.mqtt
     if not mqtt.on:
         return None
@@ -231,7 +228,7 @@ def _tls_problem(cert: Path, key: Path) -> str | None:
 
 
 def mqtt_problems(config: Config, listener: MqttListener) -> list[str]:
-    """Why devices are not let in as the configuration says, a sentence each."""
+    """Return why devices are not admitted, a sentence each."""
     if listener.shut is not None:
         return [f"MQTT devices cannot connect: {listener.shut}"]
     let_in = {user.name for user in listener.users}
@@ -243,7 +240,7 @@ def mqtt_problems(config: Config, listener: MqttListener) -> list[str]:
 
 
 def link_rights(config: Config) -> tuple[LinkRights, ...]:
-    """What the agent's own user needs for the links that the configuration declares."""
+    """Return rights for declared links."""
     if not config.mirror and not config.source:
         return ()
     from agent.config.mirrors import declared  # not held in memory where no link is declared
@@ -259,5 +256,4 @@ def link_rights(config: Config) -> tuple[LinkRights, ...]:
 
 
 def store_directory(config: Config) -> Path:
-    """Where the server's streams stand on disk."""
     return config.nats.store_dir or server_directory(config) / "store"

@@ -1,5 +1,4 @@
-"""What the configurations of nats-server are rendered from: plain values, checked as they are put together.
-Pure: holds no secret and touches no file."""
+"""Defines checked values for server configurations. Pure, without secrets."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ _HOST = re.compile(r"[A-Za-z0-9.:_-]+\Z")
 
 
 class LeafUser(Struct, frozen=True):
-    """A leaf as the hub knows it: its domain, the public key it dials with, the classes it sends, the hub's
-    streams that it may take and its own that the hub may."""
+    """A leaf at the hub: domain, key, classes, streams it takes and gives."""
 
     domain: str
     key: str
@@ -57,9 +55,10 @@ class LeafUser(Struct, frozen=True):
 
 
 class AccountUser(Struct, frozen=True):
-    """A program that has an account of its own: its public key (empty: it is not let in), the streams of
-    Petiole's that it may read, and what its own may take. On a leaf whose account is linked `link_key_file`
-    is the seed that its server dials with; at the hub `link_keys` are those of such leaves."""
+    """A program's account: public key (empty: no access), readable streams and limits.
+
+    `link_key_file` is a linked leaf's seed; at the hub `link_keys` are such leaves'.
+    """
 
     name: str
     key: str
@@ -73,16 +72,18 @@ class AccountUser(Struct, frozen=True):
 
 
 class MqttUser(Struct, frozen=True):
-    """A user of MQTT devices, and the file with its password."""
+    """An MQTT user and password file."""
 
     name: str
     password_file: Path
 
 
 class MqttListener(Struct, frozen=True, kw_only=True):
-    """Where devices connect and as whom; with `tls`, a certificate's chain and its key, encrypted. Unless it
-    is `open`, no device is let in: without the agent's streams the server would acknowledge readings and drop
-    them. `shut` is why the server does not listen there at all, which would keep it from starting."""
+    """The MQTT listener; `tls` is chain and key.
+
+    Admits devices only if `open`, as otherwise the server would acknowledge and drop readings. `shut` is why
+    it does not listen.
+    """
 
     listen: str
     users: tuple[MqttUser, ...]
@@ -91,7 +92,7 @@ class MqttListener(Struct, frozen=True, kw_only=True):
     shut: str | None = None
 
     def includes(self) -> list[tuple[str, MqttUser]]:
-        """The files that hold the passwords, each with its user."""
+        """Return password files with users."""
         return [(f"mqtt-{number}.conf", user) for number, user in enumerate(self.users)]
 
     def block(self) -> dict[str, Any]:
@@ -103,9 +104,11 @@ class MqttListener(Struct, frozen=True, kw_only=True):
 
 
 class ClusterConfig(Struct, frozen=True):
-    """The cluster that a hub's server is one of. `include` is the file beside the configuration that holds
-    its routes and their password; for an embedded server it is made of `routes` and `password_file`. With
-    `tls`, a certificate, its key and the authority of all servers, they meet over TLS."""
+    """A hub server's cluster. `include` has routes and password, made from `routes` and `password_file` if
+    embedded.
+
+    `tls` is certificate, key and authority.
+    """
 
     listen: str
     include: str = "cluster.conf"
@@ -116,9 +119,10 @@ class ClusterConfig(Struct, frozen=True):
 
 
 class _AnyConfig(Struct, frozen=True, kw_only=True):
-    """What every server has. Keys are public; sizes are bytes. `max_file_store` must hold the `max_bytes` of
-    all streams together, which JetStream reserves when it makes them. `extra` is added to the configuration
-    (`agent.config.server_overlay`). With an `identity` the keys are variables that this file holds."""
+    """Common values. `max_file_store` must cover all streams' `max_bytes`, which JetStream reserves.
+
+    `extra` is added (`agent.config.server_overlay`); `identity` has keys as variables.
+    """
 
     server_name: str
     store_dir: Path
@@ -134,8 +138,7 @@ class _AnyConfig(Struct, frozen=True, kw_only=True):
 
 
 class HubConfig(_AnyConfig, frozen=True, kw_only=True):
-    """The hub's server, or one of its `cluster`. Its `identity` holds REGISTRAR_KEY, REGISTRAR_SYSTEM_KEY and
-    JOBS_KEY, all public."""
+    """A hub server. `identity` has the public REGISTRAR_KEY, REGISTRAR_SYSTEM_KEY and JOBS_KEY."""
 
     registrar: str
     registrar_system: str
@@ -147,7 +150,7 @@ class HubConfig(_AnyConfig, frozen=True, kw_only=True):
     leaf_listen: str = "127.0.0.1:7422"
     cluster: ClusterConfig | None = None
     sync_seconds: float = 0.0
-    """How often it syncs its disk; 0: before it acknowledges."""
+    """Sync interval; 0 for before acks."""
 
     def __post_init__(self) -> None:
         own = {name: getattr(self, name) for name in ("registrar", "registrar_system", "jobs")}
@@ -170,12 +173,11 @@ class HubConfig(_AnyConfig, frozen=True, kw_only=True):
 
 
 class LeafConfig(_AnyConfig, frozen=True, kw_only=True):
-    """A leaf's server, which dials `hub_urls` (`nats-leaf://host:port`) with the seed in `link_key_file`,
-    unless the link is not `link_open`. Classes that are `removed` had streams here. `apps` are the local
-    programs that have commands of their own, `heard` the subjects on which local programs publish to the
-    agent. `remote` is added to its remote. Its
-    `identity`, made on the machine, holds its server_name, the seed LINK_KEY and the public AGENT_KEY,
-    AGENT_SYSTEM_KEY and DEVICE_KEY."""
+    """A leaf's server, dialling `hub_urls` (`nats-leaf://host:port`) with `link_key_file` if `link_open`.
+
+    `removed` classes had streams, `apps` have commands, `heard` are local subjects, `remote` adds settings.
+    `identity` has server_name, the seed LINK_KEY, and public AGENT_KEY, AGENT_SYSTEM_KEY and DEVICE_KEY.
+    """
 
     domain: str
     hub_urls: tuple[str, ...]
@@ -213,7 +215,7 @@ ServerConfig = HubConfig | LeafConfig
 
 
 def address_of(listen: str) -> tuple[str, int]:
-    """Host and port of a `listen` value. Raises `RenderError`."""
+    """Parse a `listen` value. Raises `RenderError`."""
     try:
         host, port = listen_address(listen)
     except ValueError:
@@ -242,7 +244,6 @@ def _check_extra(extra: Mapping[str, Any], of: Literal["hub", "leaf", "remote"])
 
 
 def _keys_of(users: Sequence[AccountUser]) -> dict[str, str]:
-    """The keys of users and of their links, by whose they are."""
     found = {f"user {user.name}": user.key for user in users if user.key}
     links = {
         f"link {number} of user {user.name}": key

@@ -1,6 +1,6 @@
-"""What watches a running server. It asks through the system account and reports to `ServerHealth`. It
-restarts an embedded server when only that helps, an external one never. It sees a fault within `LOOK_SECONDS`
-of the first failed write, and asks nothing of the streams themselves."""
+"""Watches a server through its system account, reports to `ServerHealth`, and restarts an embedded one if
+needed.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from agent.server.health import ServerHealth, Trouble, TroubleKind, diagnose, sy
 
 LOOK_SECONDS: Final = 2.0
 CONFIRM_SECONDS: Final = 5.0
-"""For so long a server must report itself unhealthy before that counts, unless it reports that it does not
-write."""
+"""Time that unhealthiness must last, except unwritable streams."""
 ANSWER_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 1.0
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 600.0
@@ -34,15 +33,14 @@ log = structlog.get_logger("server")
 
 
 class Restarts:
-    """When a broken server may be restarted: as soon as its disk has room, or at once if room is not what it
-    lacks; each further time in a row after twice as long. Pure."""
+    """Times restarts: with disk space, at doubling delays. Pure."""
 
     def __init__(self) -> None:
         self._next = 0.0
         self._backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
 
     def due(self, trouble: Trouble, left: Room | None, now: float) -> bool:
-        """Whether to restart it at `now`, in monotonic seconds; true once for each delay."""
+        """Tell whether to restart at monotonic `now`; True once per delay."""
         if left is not None and _short(trouble, left):
             return False
         if now < self._next:
@@ -51,20 +49,19 @@ class Restarts:
         return True
 
     def well(self, now: float) -> None:
-        """Nothing is wrong; after the longest delay in good health the next one is the first again."""
+        """Note health, which resets the delay in time."""
         if now > self._next + _LONGEST_DELAY:
             self._backoff.reset()
 
 
 class Doubts:
-    """Unspecific faults that a server reports of itself count only once they last: a server also reports one
-    while a stream is made or when it lacks processor time. Pure."""
+    """Delays unspecific faults, which also occur during creations and load. Pure."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def confirmed(self, trouble: Trouble | None, now: float) -> Trouble | None:
-        """The fault at `now`, in monotonic seconds; None while it is doubted."""
+        """Return the fault at monotonic `now`, None while doubted."""
         if trouble is None or trouble.kind is not TroubleKind.OTHER:
             self._since = None
             return trouble
@@ -73,9 +70,9 @@ class Doubts:
 
 
 class ServerWatch:
-    """Watches one server. `restart` ends an embedded server, which its supervisor then starts again; None for
-    an external one. `store` is where its streams are, asked of the server when it is None. A hub's shall sync
-    each `interval` seconds: its leaves keep their copies until then."""
+    """Watches one server. `restart` None for external ones; `store` None asks the server; hubs sync each
+    `interval`.
+    """
 
     def __init__(
         self,
@@ -94,7 +91,7 @@ class ServerWatch:
         self._low = False
 
     async def run(self) -> None:
-        """Watch until cancelled, over one connection after the other."""
+        """Watch until cancelled, with reconnects."""
         while True:
             try:
                 async with connected(self._url, self._seed_file, self._identity) as link:
@@ -183,8 +180,7 @@ def _short(trouble: Trouble, left: Room) -> bool:
 async def ask_server(
     nc: Client, question: str, name: str, seconds: float = ANSWER_SECONDS
 ) -> Mapping[str, Any] | None:
-    """What the server of this name answers on its system account to `VARZ`, `LEAFZ` or `HEALTHZ`; None where
-    it does not, or this user may not ask."""
+    """Return a server's `VARZ`, `LEAFZ` or `HEALTHZ`, None without answer."""
     details = json.dumps({"server_name": name, "exact_match": True, "details": True}).encode()
     try:
         answer = await request(nc, f"$SYS.REQ.SERVER.PING.{question}", details, seconds)

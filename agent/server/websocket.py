@@ -1,5 +1,4 @@
-"""A websocket to the leafnode listener of a nats-server, as far as dialling one needs it (RFC 6455): the
-upgrade, messages that are sent whole, and frames that are read. Time is bounded by the caller, sizes here."""
+"""Speaks the websocket protocol (RFC 6455) for dialling a leafnode listener, with bounded sizes."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ _GUID: Final = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _BINARY, _CLOSE, _PING, _PONG = 2, 8, 9, 10
 _FINAL, _MASKED = 0x80, 0x80
 _CONTROL: Final = 8
-"""From this opcode on frames carry no data of the stream."""
+"""First opcode of control frames."""
 
 
 class WebSocket:
-    """The stream of bytes in the frames of a websocket; `reader` holds what came."""
+    """A byte stream in frames; `reader` has received data."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int) -> None:
         self._frames, self._writer, self._limit = reader, writer, limit
@@ -28,7 +27,7 @@ class WebSocket:
         self._pump: asyncio.Task[None] | None = None
 
     async def open(self, host: str, path: str) -> None:
-        """Ask for the upgrade and begin to read. Raises `HeadError`, `OSError` or `EOFError`."""
+        """Upgrade and start reading. Raises `HeadError`, `OSError` or `EOFError`."""
         key = base64.b64encode(os.urandom(16)).decode()
         self._writer.write(
             f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -61,7 +60,7 @@ class WebSocket:
         self._writer.write(head + mask + masked)
 
     async def _read(self) -> None:
-        """Hand on the data of frames until the connection ends or one is too long."""
+        """Pass data on until the end or an overlong frame."""
         try:
             while True:
                 first, second = await self._frames.readexactly(2)

@@ -1,5 +1,4 @@
-"""The directory of an embedded server: its lock, its configuration, which one the running server has, and its
-log; and whether a hub's server may start with what is in its store."""
+"""Manages an embedded server's directory: lock, configuration, log, and checks of a hub's store."""
 
 from __future__ import annotations
 
@@ -22,12 +21,11 @@ from agent.server.values import AccountUser, HubConfig, LeafConfig, ServerConfig
 
 _READ_AT_MOST = 256 * 1024
 _CHECK_SECONDS = 120.0
-"""For nats-server to check a configuration. It compares each import with all others: 2,000 leaves
-in tenants took 21 s, 4,000 took 70 s."""
+"""Timeout of nats-server's check; 4,000 leaves in tenants took 70 s."""
 
 
 class Workspace:
-    """One directory, which one process at a time writes."""
+    """A directory with one writer."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -40,7 +38,7 @@ class Workspace:
         self._drafted = self.configuration.with_suffix(".draft")
 
     def lock(self) -> None:
-        """Claim the directory for this process. Raises `ServerError` if another process has it."""
+        """Lock the directory. Raises `ServerError`."""
         if self._lock is not None:
             return
         private_directory(self.directory)
@@ -56,16 +54,14 @@ class Workspace:
         self._lock = lock
 
     def unlock(self) -> None:
-        """Let another process have the directory."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     async def write(self, config: ServerConfig, binary: Path) -> str:
-        """Put the configuration in place and return its digest, if nats-server finds no fault in it. A
-        configuration that a server runs or ran with is not written again, so it needs no room on a full disk.
+        """Write a checked configuration and return its digest; needs no disk space if unchanged.
 
-        Raises `ServerError` or `RenderError`, and then leaves the old configuration in place.
+        Raises `ServerError` or `RenderError`, keeping the old one.
         """
         rendered = await paced(pieces(config))
         digest, is_new = await asyncio.to_thread(self._draft, config, rendered)
@@ -78,7 +74,7 @@ class Workspace:
         return digest
 
     def applied(self) -> tuple[int, str] | None:
-        """The process that runs, and the digest of its configuration, as far as they were noted."""
+        """Return the noted process and digest."""
         try:
             pid, digest = self._applied.read_text().split()
             return int(pid), digest
@@ -86,15 +82,13 @@ class Workspace:
             return None
 
     def note_applied(self, pid: int, digest: str) -> None:
-        """Note that this process runs with the configuration of this digest. If the note cannot be written,
-        the next agent has the server read its configuration again."""
+        """Note a process's digest; without the note the next agent reloads."""
         if self.applied() != (pid, digest):
             with suppress(OSError):
                 write_private(self._applied, f"{pid} {digest}\n".encode())
 
     def log_reader(self) -> Callable[[], str]:
-        """A function that returns what has been logged since now, also if the log was truncated meanwhile; of
-        much only the newest."""
+        """Return a function for the newest log since now."""
         start = self.log.stat().st_size if self.log.exists() else 0
 
         def read() -> str:
@@ -109,7 +103,7 @@ class Workspace:
         return read
 
     def complaint(self, logged: str) -> str:
-        """Why a server did not start: its last words, from its log or from what it printed before that."""
+        """Return why a start failed, from log or output."""
         lines = logged.splitlines()
         fatal = [line for line in lines if "[FTL]" in line or "[ERR]" in line]
         printed = self.output.read_text(errors="replace").splitlines() if self.output.exists() else []
@@ -117,8 +111,7 @@ class Workspace:
         return last[-1][:500] if last else "it said nothing"
 
     def _draft(self, config: ServerConfig, rendered: Sequence[str]) -> tuple[str, bool]:
-        """Write a draft of the configuration and what it includes, unless a server has all of it. Returns the
-        digest, and whether it was written. Blocks."""
+        """Write a draft with includes unless unchanged; returns the digest, and whether written. Blocks."""
         files = self._files("".join(rendered).encode(), config)
         digest, applied = self._digest(config, files), self.applied()
         if applied is not None and applied[1] == digest and all(map(_holds, files, files.values())):
@@ -128,7 +121,6 @@ class Workspace:
         return digest, True
 
     def _files(self, rendered: bytes, config: ServerConfig) -> dict[Path, bytes]:
-        """The configuration and what it includes, in the order in which they are digested."""
         files = {self.configuration: rendered}
         if isinstance(config, LeafConfig):
             files[self.directory / LINK_INCLUDE] = seed_line("nkey", config.link_key_file).encode()
@@ -153,7 +145,6 @@ class Workspace:
 
 
 def _named_files(config: ServerConfig) -> list[Path]:
-    """The files that stand in the configuration by name, whose content counts too."""
     remote = config.remote if isinstance(config, LeafConfig) else {}
     cluster = config.cluster if isinstance(config, HubConfig) else None
     named = [] if cluster is None or cluster.tls is None else list(cluster.tls)
@@ -172,7 +163,6 @@ def _holds(path: Path, data: bytes) -> bool:
 
 
 def _user_links(directory: Path, users: Sequence[AccountUser]) -> dict[Path, bytes]:
-    """What the links of users' accounts include, by path. Raises `SeedError`."""
     linked = [(user.name, user.link_key_file) for user in users if user.link_key_file is not None]
     if not linked:
         return {}
@@ -182,13 +172,12 @@ def _user_links(directory: Path, users: Sequence[AccountUser]) -> dict[Path, byt
 
 
 def store_problem(config: HubConfig) -> str | None:
-    """Why a hub's server must not start with its store; None where it may, or where the store is encrypted.
+    """Return why a hub's server must not start with its store, or None; None if encrypted.
 
-    As many servers must have stored its streams as the hub has now. A server that is alone now drops the
-    record of which streams several have stored, and leaves their messages where they are: a stream that is
-    created under the same name begins with them, and its sources store all of them again
-    (`findings/nats-damaged-meta-file-gives-old-messages-to-a-new-stream.sh`). A server that is in a cluster
-    now brings in messages that the others lack.
+    The store's number of replicas must match. A single server would drop the record of replicated streams but
+    keep their messages, so sources would store all again
+    (`findings/nats-damaged-meta-file-gives-old-messages-to-a-new-stream.sh`). A clustered one would add
+    messages that others lack.
     """
     several = config.cluster is not None
     accounts = config.store_dir / "jetstream"
@@ -205,7 +194,6 @@ def store_problem(config: HubConfig) -> str | None:
 
 
 def _replicas(meta: Path) -> int | None:
-    """On how many servers a stream was stored, None where that cannot be read."""
     try:
         return int(json.loads(meta.read_bytes())["num_replicas"])
     except (OSError, ValueError, KeyError, TypeError):

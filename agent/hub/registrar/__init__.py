@@ -1,2 +1,1 @@
-"""The hub's side of every link: which machine owns a domain, the hub's streams with their sources, and what
-of a leaf has arrived."""
+"""Runs the hub's side of links: domain ownership, streams with sources, arrivals."""

@@ -1,11 +1,8 @@
-"""The aggregate: its configuration, its sources and their state. Pure: reads and writes the JSON of JetStream
-as plain mappings and decides what to change.
+"""Decides an aggregate's configuration and sources on JetStream's JSON. Pure.
 
-A source sits on a durable consumer of the leaf. One that is removed and added again goes on
-after the newest message of that epoch in the aggregate, and its `seq` is that message's, as it is after a
-restart of the server. Where that message was purged it goes on from the consumer's ack floor: nothing is
-lost, but what the leaf does not know to be acknowledged comes again (under steady flow the floor trails by up
-to `max_ack_pending`), and `seq` stays absent until the next message, so the caller notes it first.
+A readded source continues after its epoch's newest message, whose sequence is its `seq`. If that was purged,
+it continues from the ack floor: messages may repeat (up to `max_ack_pending`), and `seq` is missing, so
+callers note it before.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ from agent.jetstream import StreamInfo, covers
 from agent.jetstream.info import CopyStatus, copy_status
 
 ALIVE: Final = 2.0
-"""Seconds without a sign of life after which a source is not well; the leaf sends a heartbeat each second."""
+"""Seconds of silence before a source is faulty; heartbeats come each second."""
 
 _METADATA = {"petiole.version": str(VERSION)}
 _FLEET_BYTES = 64 * 2**20
@@ -45,8 +42,7 @@ Source = dict[str, Any]
 
 
 def source(domain: str, cls: str, epoch: str) -> Source:
-    """The source of one class of a leaf. The transform pins the domain, for a leaf's own stream may hold any
-    subject its administrator likes."""
+    """Return a class's source. The transform pins the domain, as leaves' streams may hold any subject."""
     return {
         "name": leaf_stream(domain, cls),
         "external": {"api": api_prefix(domain), "deliver": ""},
@@ -60,21 +56,22 @@ def source(domain: str, cls: str, epoch: str) -> Source:
 
 class AggregateSettings(Struct, frozen=True):
     max_bytes: int
-    """Bytes that it may take."""
+    """Largest size in bytes."""
     replicas: int = 1
-    """On how many servers of the hub it is stored."""
+    """Number of replicas."""
     max_sources: int = 200
-    """How many classes of leaves it takes."""
+    """Most sources."""
     sync_seconds: float = 0.0
-    """How often its server syncs it; 0: before it acknowledges."""
+    """Sync interval; 0 for before acks."""
 
 
 def aggregate_config(
     name: str, settings: AggregateSettings, sources: list[Source], made: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The configuration of an aggregate, with what must not differ; `made` is part of its metadata. Without a
-    source the server gives it its own name as subject, which no user may publish to, and a window of
-    duplicates, which is harmless only then."""
+    """Return the configuration with fixed parts and `made` metadata.
+
+    Without source, nats-server adds the name as subject, which no one may publish, and a duplicate window.
+    """
     config: dict[str, Any] = {
         "name": name,
         "storage": "file",
@@ -94,8 +91,7 @@ def aggregate_config(
 
 
 def commands_config(replicas: int = 1) -> dict[str, Any]:
-    """The stream of commands; every leaf has a consumer on it, so their number is not limited. When full it
-    refuses a new command rather than lose one that a leaf has yet to run; each says itself when it may go."""
+    """Return the command stream: any number of consumers; when full it refuses new commands."""
     return {
         "name": COMMANDS,
         "subjects": ["cmd.>"],
@@ -114,7 +110,7 @@ def commands_config(replicas: int = 1) -> dict[str, Any]:
 
 
 def fleet_config(replicas: int = 1) -> dict[str, Any]:
-    """The stream under the key-value bucket of the fleet, one record a leaf."""
+    """Return the stream of the fleet's bucket."""
     return {
         "name": f"KV_{FLEET_BUCKET}",
         "subjects": [f"$KV.{FLEET_BUCKET}.>"],
@@ -133,14 +129,14 @@ def fleet_config(replicas: int = 1) -> dict[str, Any]:
 
 
 def _compression(replicas: int) -> str:
-    """None where a stream has copies. A server that is killed and starts again may cut the newest
-    block of its copy and compress it, and then appends to it uncompressed: the next start cannot read that
-    block, and the copy stays away. With one of three copies left the stream takes nothing."""
+    """Return none for replicas: a killed server may compress its newest block and append uncompressed, which
+    no start can read.
+    """
     return "s2" if replicas == 1 else "none"
 
 
 def faults(config: Mapping[str, Any]) -> list[str]:
-    """What is dangerous in an aggregate as it stands, one sentence each; all of it can be set right."""
+    """Return dangerous settings, a sentence each."""
     if not config.get("sources"):
         return []
     found = []
@@ -164,8 +160,7 @@ def faults(config: Mapping[str, Any]) -> list[str]:
 
 
 def differences(config: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
-    """What differs in an aggregate from the configuration that it is to have, sources apart, one sentence
-    each: somebody changed it, or an earlier version made it."""
+    """Return differences from the wanted configuration except sources, a sentence each."""
     sentences = faults(config)
     named = {"duplicate_window", "max_age", "discard", "subjects", "max_msgs_per_subject", "sources"}
     other = [key for key in want if key not in named and not covers(config, {key: want[key]})]
@@ -175,7 +170,7 @@ def differences(config: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]
 
 
 def moved_by_hand(have: Iterable[Source], placed: Mapping[str, Source]) -> list[str]:
-    """Whose sources are not as the registrar `placed` them, one sentence each."""
+    """Return changed sources, a sentence each."""
     now = {entry["name"]: entry for entry in have}
     gone = sorted(placed.keys() - now.keys())
     other = sorted(name for name in placed.keys() & now.keys() if not covers(now[name], placed[name]))
@@ -194,9 +189,9 @@ def moved_by_hand(have: Iterable[Source], placed: Mapping[str, Source]) -> list[
 def planned(
     have: Iterable[Source], want: Mapping[str, Source], may_stay: Callable[[str], bool]
 ) -> list[Source] | None:
-    """The sources an aggregate shall have, None where it has them. `want` is what the leaves announced; of
-    the others one stays as it is if it `may_stay`: the leaf is known from the configuration and has not
-    announced itself."""
+    """Return the wanted sources, None if present. Others stay only if `may_stay`: configured leaves not yet
+    announced.
+    """
     old = list(have)
     kept = [
         want.get(entry["name"], entry) for entry in old if entry["name"] in want or may_stay(entry["name"])
@@ -208,19 +203,19 @@ def planned(
 
 
 class Observation(Struct, frozen=True):
-    """An aggregate as its server reported it."""
+    """An observed aggregate."""
 
     info: StreamInfo
     states: Mapping[str, CopyStatus]
-    """By the name of the leaf's stream."""
+    """By leaf stream."""
     asked: float
-    """When the server was asked, in monotonic seconds."""
+    """Monotonic seconds of the request."""
     consumers: Mapping[str, str] = field(default_factory=dict)
-    """The consumers of its sources as they are configured, by the name of the leaf's stream."""
+    """Configured consumers by leaf stream."""
 
 
 def observed(info: StreamInfo, asked: float) -> Observation:
-    """What a stream's info tells of its sources."""
+    """Return an info's observation."""
     sources = info.config.get("sources") or []
     consumers = {entry["name"]: (entry.get("consumer") or {}).get("name", "") for entry in sources}
     states = {entry["name"]: copy_status(entry, consumers.get(entry["name"], "")) for entry in info.sources}
@@ -228,14 +223,15 @@ def observed(info: StreamInfo, asked: float) -> Observation:
 
 
 def source_state(seen: Observation, domain: str, cls: str, epoch: str) -> CopyStatus | None:
-    """The state of a source, None where there is none or it still sits on another epoch."""
+    """Return a source's state, None if missing or of another epoch."""
     state = seen.states.get(leaf_stream(domain, cls))
     return state if state is not None and state.consumer == link_consumer(epoch) else None
 
 
 def purge_up_to(committed: Committed, info: StreamInfo, keep: int) -> int:
-    """Up to which sequence an aggregate may be purged now that `ingest` has committed so far, 0 for nothing.
-    Raises `ContractError` where what was committed cannot be of this stream."""
+    """Return the purge sequence after a commit, 0 for none. Raises `ContractError` for another stream's
+    commit.
+    """
     if committed.stream != info.name:
         raise ContractError(f"committed: stream {committed.stream!r} is not {info.name}, which is kept here")
     if committed.created != info.created:
@@ -251,14 +247,15 @@ def purge_up_to(committed: Committed, info: StreamInfo, keep: int) -> int:
 
 
 def is_full(info: StreamInfo) -> bool:
-    """Whether an aggregate has no room for two more large batches, so that leaves wait."""
+    """Tell whether two large batches do not fit, so leaves wait."""
     limit: int = info.config.get("max_bytes", -1)
     return limit > 0 and info.bytes + 2 * MAX_BATCH_BYTES > limit
 
 
 def parse_source_header(text: str) -> tuple[str, int]:
-    """The leaf's stream and sequence of a message in the aggregate, from the `Nats-Stream-Source` that the
-    hub's server wrote: `<stream>[:<hash>…] <sequence> …`. Raises `ContractError`."""
+    """Parse leaf stream and sequence from `Nats-Stream-Source`: `<stream>[:<hash>…] <sequence> …`. Raises
+    `ContractError`.
+    """
     name, _, rest = text.partition(" ")
     number = rest.partition(" ")[0]
     if not name or not number.isdecimal():

@@ -1,7 +1,6 @@
-"""Reconciles one aggregate with what the fleet needs: its one writer, with at most one change under way.
+"""Reconciles one aggregate with the fleet's needs, as its only writer.
 
-It looks each second, so that what somebody changed by hand is put right within two. Changes are made together
-and rest, for each new source scans the aggregate under its lock. `linked` names the sources to watch.
+It looks each second. Changes are combined and rest, as each new source scans the aggregate under its lock.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ _SETTLE: Final = 0.02
 _LOOK_SECONDS: Final = 1.0
 _UPDATE_SECONDS: Final = 30.0
 _REST: Final = 4.0
-"""A change may keep the aggregate from taking anything in, so changes take a fifth of the time at most."""
+"""Pause as a multiple of a change, for a fifth of the time at most."""
 _LONGEST_REST: Final = 5.0
 _RETURNING_REST: Final = 1.0
-"""The same while sources wait that have not been heard since the hub's server started, for nothing comes of
-them: half of the time at most, in which more of their leaves are linked."""
+"""Shorter pause while returning sources wait."""
 
 log = structlog.get_logger("registrar")
 
 
 class AggregateController:
-    """One aggregate. `may_stay` says of a source that no leaf announced whether it may stay; `made` returns
-    what its metadata say of leaves' streams; `noted` is called with the state of the sources before some are
-    removed; `turns` are shared by all aggregates, so that not all of them are scanned at once."""
+    """Controls one aggregate; `turns` bound parallel scans.
+
+    `may_stay` admits unannounced sources, `made` returns metadata, `noted` gets states before removals.
+    """
 
     def __init__(
         self,
@@ -84,8 +83,7 @@ class AggregateController:
         self._changed_at, self._change_seconds = 0.0, 0.0
 
     async def begin(self, want: Mapping[str, Source]) -> Observation:
-        """Make the stream, or set right what is dangerous in it, and take over the fleet. Raises `ApiError`
-        or `UnavailableError`."""
+        """Create or repair the stream for the fleet. Raises `ApiError` or `UnavailableError`."""
         self.seen = None
         self._want = dict(want)
         self._suspects = StalledSources()
@@ -104,8 +102,9 @@ class AggregateController:
         return seen
 
     async def observe(self, not_before: float | None = None) -> Observation:
-        """The aggregate as it was at or after a monotonic time, by default now. Those who ask together share
-        one question. Raises `ApiError` or `UnavailableError`."""
+        """Return an observation from `not_before` (default: now), shared. Raises `ApiError` or
+        `UnavailableError`.
+        """
         wanted = loop_time() if not_before is None else not_before
         if self.seen is not None and self.seen.asked >= wanted:
             return self.seen  # without waiting for a change that is under way
@@ -116,7 +115,7 @@ class AggregateController:
             return self._see(await self._js.stream_info(self.name), asked)
 
     def want(self, sources: Mapping[str, Source]) -> None:
-        """These sources shall be there in this form, besides those that are."""
+        """Add these sources."""
         for name, source in sources.items():
             if self._want.get(name) != source:
                 self._suspects.changed(name, loop_time())
@@ -125,14 +124,14 @@ class AggregateController:
         self._heed()
 
     def without(self, names: Collection[str]) -> None:
-        """These sources shall not be there, until they are wanted again."""
+        """Remove these sources until wanted."""
         for name in names:
             self._want.pop(name, None)
         self._out |= set(names)
         self._heed()
 
     async def settled(self, sources: Mapping[str, Source], seconds: float) -> bool:
-        """Whether these sources stand in the aggregate, as soon as they do or after so many seconds."""
+        """Wait up to `seconds` for these sources; returns whether present."""
         try:
             async with timeout(seconds), self._changed:
                 await self._changed.wait_for(lambda: self._has(sources))
@@ -141,28 +140,28 @@ class AggregateController:
         return True
 
     def linked(self, name: str, since: float) -> None:
-        """The leaf of a source is linked, so the source has to show a sign of life after `since`."""
+        """Expect a sign of life from a source after `since`."""
         self._suspects.linked(name, since)
         self._wake.set()
         self._linked.set()
 
     def silent(self, name: str) -> None:
-        """A source shows no sign of life though its leaf is linked."""
+        """Note a silent source of a linked leaf."""
         if self._suspects.silent(name, loop_time()):
             self._wake.set()
 
     def unlinked(self, name: str) -> None:
-        """The leaf of a source is not linked any more."""
+        """Note a lost link."""
         self._suspects.unlinked(name)
 
     def troubles(self) -> dict[str, str]:
-        """Why sources of linked leaves do not flow as far as the hub can tell."""
+        """Return why linked sources do not flow."""
         states = self.seen.states if self.seen is not None else {}
         found = self._suspects.hopeless()
         return found | {name: words for name, state in states.items() if (words := trouble(state))}
 
     async def run(self) -> None:
-        """Make what waits true, until cancelled."""
+        """Apply changes until cancelled."""
         while True:
             await self._pause()
             async for attempt in AsyncRetrying(
@@ -188,7 +187,7 @@ class AggregateController:
             await event_within(self._linked, self._rest(_REST))
 
     def _rest(self, times: float) -> float:
-        """For how many seconds nothing is changed yet: so many times what the newest change took."""
+        """Return the remaining pause in seconds."""
         return max(0.0, self._changed_at + min(_LONGEST_REST, times * self._change_seconds) - loop_time())
 
     async def _cycle(self) -> None:
@@ -258,7 +257,7 @@ class AggregateController:
         return seen
 
     def _planned(self, seen: Observation) -> list[Source] | None:
-        """The sources the aggregate shall have, None where nothing is to be changed."""
+        """Return wanted sources, None without change."""
         config = seen.info.config
         have = config.get("sources") or []
         target = planned(have, self._want, lambda name: name not in self._out and self._may_stay(name))

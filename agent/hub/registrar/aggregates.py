@@ -1,14 +1,8 @@
-"""All aggregates of the hub and their controllers, which of them takes the sources of which leaf, and which
-classes of a leaf need no source for now.
+"""Assigns leaves' sources to aggregates, and rests idle classes.
 
-An assignment is kept with the leaf's record while the leaf is in one cell: an epoch that changed its
-aggregate would have to begin again. The classes of a leaf go together where they fit.
-
-A leaf says which classes are idle. Without a source no heartbeat crosses its link; the first reading has the
-leaf announce that the class is not idle, and the source is added again. To add it nats-server reads the
-aggregate back to the newest message of that source, and the aggregate takes nothing in meanwhile: 35
-microseconds a message, whosever it is (two cores under load 5). So a class rests only while that is
-little, but over a link that is paid for by the byte.
+Assignments are stored and never move, as epochs would restart. An idle class's source is dropped to save
+heartbeats and readded at its first reading. That scan stops the aggregate for 35 microseconds a message, so
+classes rest only while cheap, or over metered links.
 """
 
 from __future__ import annotations
@@ -31,11 +25,11 @@ from agent.jetstream import StreamInfo
 from agent.server.setup import hub_sync_seconds
 
 _SCANS_AT_ONCE = 2
-"""A new source makes the hub's server scan the aggregate, so few aggregates are changed at once."""
+"""Aggregates changed at once."""
 
 
 def settings_of(config: Config) -> AggregateSettings:
-    """The settings of every aggregate by the configuration."""
+    """Return all aggregates' settings."""
     registrar = config.registrar
     return AggregateSettings(
         registrar.max_bytes, registrar.replicas, registrar.max_sources, hub_sync_seconds(config)
@@ -43,7 +37,7 @@ def settings_of(config: Config) -> AggregateSettings:
 
 
 class Aggregates:
-    """The aggregates of these names, in the order in which leaves are given to them."""
+    """The named aggregates in order of assignment."""
 
     def __init__(
         self,
@@ -76,42 +70,41 @@ class Aggregates:
         }
 
     async def begin(self) -> dict[str, Observation]:
-        """Make those that are missing and look at all; nothing is wanted of them yet. Raises `ApiError` or
-        `UnavailableError`."""
+        """Create missing ones and look at all. Raises `ApiError` or `UnavailableError`."""
         return {name: await controller.begin({}) for name, controller in self.controllers.items()}
 
     async def observe(self, name: str) -> Observation:
-        """Look at one aggregate. Raises as `AggregateController.observe`."""
+        """Look at one. Raises as `AggregateController.observe`."""
         return await self.controllers[name].observe()
 
     async def run(self) -> None:
-        """Keep all of them until cancelled."""
+        """Control all until cancelled."""
         async with asyncio.TaskGroup() as group:
             for controller in self.controllers.values():
                 group.create_task(controller.run())
 
     async def want_all(self) -> None:
-        """The sources of all records shall be there."""
+        """Want all recorded sources."""
         pacer = Pacer()
         for name, controller in self.controllers.items():
             await pacer.give_way()
             controller.want(self._fleet.sources(name))
 
     def capped(self, domain: str) -> None:
-        """A domain has sent too much: its sources go until they are wanted again."""
+        """Remove sources of a domain over its limit."""
         self._fleet.capped.add(domain)
         for controller, name in self._sources(domain):
             controller.without([name])
 
     def allowed(self, domain: str) -> None:
-        """A domain may send again."""
+        """Restore a domain's sources."""
         self._fleet.capped.discard(domain)
         for stream, sources in self._fleet.sources_of(domain).items():
             if stream in self.controllers:
                 self.controllers[stream].want(sources)
 
     def rest(self, domain: str, cls: str) -> None:
-        """Nothing comes of a class: its source goes, and with it a heartbeat a second over the link."""
+        """Drop an idle class's source."""
         for controller, name in self._sources(domain):
             if name == leaf_stream(domain, cls):
                 self._fleet.resting.add(name)
@@ -119,7 +112,7 @@ class Aggregates:
                 controller.without([name])
 
     def wake(self, domain: str, classes: Iterable[str]) -> None:
-        """The sources of these classes shall be there, if they rested."""
+        """Restore resting classes' sources."""
         names = {leaf_stream(domain, cls) for cls in classes} & self._fleet.resting
         if not names:
             return
@@ -129,7 +122,7 @@ class Aggregates:
                 self.controllers[stream].want(sources)
 
     def seen(self) -> dict[str, Observation]:
-        """The newest look at each."""
+        """Return the newest observations."""
         return {
             name: controller.seen
             for name, controller in self.controllers.items()
@@ -137,8 +130,7 @@ class Aggregates:
         }
 
     def place(self, domain: str, classes: Sequence[str], moving: Collection[str] = ()) -> dict[str, str]:
-        """The aggregate of each class of a leaf, `moving` ones apart: that of its record; without one, that
-        of its cell which already has its source; otherwise one of its cell with room."""
+        """Return classes' aggregates: recorded, else with present source, else with space."""
         leaf = self._fleet.leaves.get(domain)
         records = {} if leaf is None else leaf.classes
         kept = {cls: record.stream for cls, record in records.items() if cls not in moving}
@@ -160,18 +152,18 @@ class Aggregates:
                 self.controllers[old.stream].without([leaf_stream(leaf.domain, cls)])
 
     def linked(self, domain: str, since: float) -> None:
-        """The leaf is linked, so its sources have to show a sign of life after `since`."""
+        """Expect signs of life of a leaf's sources after `since`."""
         for controller, name in self._sources(domain):
             if name not in self._fleet.resting:
                 controller.linked(name, since)
 
     def unlinked(self, domain: str) -> None:
-        """The leaf is not linked any more."""
+        """Note a lost link."""
         for controller, name in self._sources(domain):
             controller.unlinked(name)
 
     def troubles(self) -> dict[str, str]:
-        """Why sources of linked leaves do not flow as far as the hub can tell, by domain."""
+        """Return why linked sources do not flow, by domain."""
         found: dict[str, str] = {}
         for stream, controller in self.controllers.items():
             for name, words in controller.troubles().items():
@@ -194,8 +186,7 @@ class Aggregates:
         return None
 
     def _may_stay(self, stream: str) -> Callable[[str], bool]:
-        """Whether a source of a leaf that has not announced itself may stay in an aggregate: it is a leaf of
-        the configuration, and no record names another aggregate."""
+        """Return whether unannounced sources may stay: configured, and not recorded elsewhere."""
 
         def may_stay(name: str) -> bool:
             if name not in self._owners:
@@ -217,9 +208,7 @@ def assigned(
     load: Mapping[str, int],
     max_sources: int,
 ) -> dict[str, str]:
-    """The aggregate of each class of a leaf. `kept` gives those that have one; `load` is how many sources
-    every aggregate has, in the order in which they are preferred. Where nothing has room the emptiest takes
-    it: a limit that was lowered does not shut a leaf out."""
+    """Assign classes: `kept` ones stay; others go where they fit by `load`, or to the emptiest."""
     new = [cls for cls in classes if cls not in kept]
     free = {name: max_sources - count for name, count in load.items()}
     placed = {cls: kept[cls] for cls in classes if cls in kept}
@@ -238,17 +227,16 @@ def assigned(
 
 
 RESTING = "resting"
-"""The state of a class whose source was dropped because nothing comes of it."""
+"""State of a class without source."""
 
 MOST_READ: Final = 20_000
-"""Messages that may be read when the source of a class is added again, by then when it goes to rest."""
+"""Messages that a readded source may scan, when going to rest."""
 TOO_FAR: Final = 3 * MOST_READ
-"""More than so many end a rest before its class has a reading."""
+"""Messages that end a rest early."""
 
 
 def awake(announce: Announce, known: LeafRecord | None) -> list[str]:
-    """The classes that need their source. One that is not announced any more is among them: its leaf does
-    not say what has come into its stream since, such as the last record of its ledger."""
+    """Return classes that need their source, including no longer announced ones with unknown messages."""
     records = known.classes if known is not None else {}
     needed = [
         cls
@@ -259,7 +247,7 @@ def awake(announce: Announce, known: LeafRecord | None) -> list[str]:
 
 
 def may_rest(announce: Announce, cls: str, answer: ClassAnswer) -> bool:
-    """Whether an idle class may rest: it flows, and both sides agree that the hub holds all of it."""
+    """Tell whether an idle class is flowing and complete at the hub."""
     state = announce.classes[cls]
     agrees = answer.agreed is not False and answer.certain and answer.fallback is None
     is_whole = answer.state == "flowing" and answer.cursor == state.last
@@ -267,8 +255,7 @@ def may_rest(announce: Announce, cls: str, answer: ClassAnswer) -> bool:
 
 
 def is_far(announce: Announce, record: ClassRecord, info: StreamInfo, most: int = MOST_READ) -> bool:
-    """Whether more messages than `most` are read when the source of a class is added again to an aggregate as
-    it is. A leaf that announces itself as rarely as over a `thin` link rests all the same."""
+    """Tell whether readding scans more than `most` messages; ignored for rarely announcing leaves."""
     newest = 0 if record.held is None else record.held.hub_seq
     is_thin = announce.every is not None and announce.every >= SLOWEST
     return not is_thin and min(info.messages, info.last - newest) > most

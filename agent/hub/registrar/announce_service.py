@@ -1,4 +1,4 @@
-"""Receives announcements: refuses those that are too many or malformed, and answers the others in time."""
+"""Receives announcements, refuses excess and malformed ones, and answers in time."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from agent.hub.registrar.problems import ActiveProblems, Readiness
 from agent.jetstream import JetStreamError, UnavailableError, respond
 
 MAX_ANNOUNCE: Final = 256 * 1024
-"""Bytes: room for a leaf of `MAX_CLASSES`, of which each takes at most 1 KiB."""
+"""Bytes for `MAX_CLASSES` of 1 KiB."""
 PENDING: Final = 4096
 _WAITING: Final = 4096
-"""More announcements than that are asked at once to come again: they would not be answered in time. A leaf
-that comes again takes time of the hub too, so few of a fleet that comes at once should."""
+"""Waiting announcements above which leaves must retry."""
 _AT_ONCE: Final = 64
 _TOO_OFTEN: Final = "{domain!r} announces itself too often; one announcement in ten seconds is enough"
 _BUSY: Final = "an announcement of {domain!r} is being answered; announce again"
 _ANSWER_SECONDS: Final = 4.0
-"""A leaf waits five seconds for an answer."""
+"""Below a leaf's wait of five seconds."""
 _CROWD: Final = "announcements"
 _LATER: Final = Answer(refused="many announcements wait for an answer; announce again", later=True).encode()
 
@@ -40,7 +39,7 @@ log = structlog.get_logger("registrar")
 
 
 class AnnounceService:
-    """Answers announcements; those of domains that are not configured are refused."""
+    """Answers announcements of configured domains."""
 
     def __init__(
         self,
@@ -65,13 +64,13 @@ class AnnounceService:
         self._refused = metrics.announcements.labels("refused")
         self._exchanges = Exchanges()
         self._reasons: dict[str, str] = {}
-        """Why a configured domain is refused, until it is taken in."""
+        """Refusals of configured domains."""
         self._busy: set[str] = set()
         self._failures = Sparse()
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def receive(self, msg: Msg, group: asyncio.TaskGroup) -> None:
-        """Answer an announcement, in a task of `group` where that takes time."""
+        """Answer an announcement, in a task if slow."""
         domain = msg.subject.rpartition(".")[2]
         refused = self._turned_away(domain, msg.data)
         if refused is not None:
@@ -95,8 +94,7 @@ class AnnounceService:
             group.create_task(self._answer(domain, msg))
 
     def _nothing_new(self, domain: str, data: bytes) -> bool:
-        """Whether a leaf repeats itself and its answer would be what it was, as far as is known without a
-        request to the hub's server; counts the announcement if so."""
+        """Tell whether a repeat has an unchanged answer, and count it."""
         exchange = self._exchanges.repeated(domain, data)
         if exchange is None:
             return False
@@ -114,7 +112,7 @@ class AnnounceService:
         )
 
     def _turned_away(self, domain: str, data: bytes) -> Answer | None:
-        """Why an announcement is not even read."""
+        """Return a refusal before reading, or None."""
         if (fault := self._readiness.server_trouble()) is not None:
             return Answer(refused=fault)
         if len(data) > MAX_ANNOUNCE:
@@ -124,8 +122,7 @@ class AnnounceService:
         return None
 
     def _too_often(self, domain: str) -> Answer:
-        """The answer to a domain that announces itself too often: why it is refused, where it is, for whoever
-        looks there has to know that."""
+        """Return the refusal of too frequent announcements, with an existing reason."""
         reason = self._reasons.get(domain)
         return Answer(refused=reason or _TOO_OFTEN.format(domain=domain), later=reason is None)
 
@@ -167,8 +164,7 @@ class AnnounceService:
         return answer
 
     async def _hub_fails(self, domain: str, msg: Msg, reason: str) -> None:
-        """Have a leaf come again because the hub's server does not answer. That is no fault of the leaf, and
-        thousands may come meanwhile: a line for each would hold up the loop."""
+        """Ask a leaf to retry while the server fails; no log per leaf."""
         self._refused.inc()
         self._failures.report(log.warning, "announcement not answered", domain=domain, reason=reason)
         await respond(msg, Answer(refused=f"the hub's server does not answer: {reason}", later=True).encode())
@@ -188,5 +184,5 @@ class AnnounceService:
 
 
 def about(domain: str) -> str:
-    """The key of what is wrong with a domain's announcements."""
+    """Return the problem key of a domain."""
     return f"announcement of {domain}"

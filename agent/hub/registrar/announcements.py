@@ -1,8 +1,7 @@
-"""Answering one announcement: take the leaf in or say why not, make its sources, look, answer.
+"""Answers an announcement: admit or refuse, make sources, look, answer.
 
-A record is stored before the source is changed by it, so that a registrar which dies in between finishes the
-change when it is back; and before an answer proposes a checkpoint, so that the hub knows what it proposed
-even after the message was purged.
+Records are stored before sources change and before checkpoints are proposed, so a restarted registrar knows
+both.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from agent.jetstream import JetStream, StreamInfo
 OBSERVED: Final = 1.0
 _SETTLE_SECONDS: Final = 2.0
 _SETTLING: Final = 32
-"""So many announcements at a time wait until their sources are there."""
+"""Announcements that wait for sources at once."""
 _NO_AGGREGATE: Final = (
     "{domain!r} is kept in {stream}, which the hub's configuration provides no more; raise [registrar] "
     "aggregates there, so that it does, and start the hub's server with it"
@@ -62,7 +61,7 @@ log = structlog.get_logger("registrar")
 
 
 class Announcements:
-    """Answers announcements of the leaves in `classes`, which gives each domain its configured classes."""
+    """Answers leaves in `classes` (by domain)."""
 
     def __init__(
         self,
@@ -84,20 +83,21 @@ class Announcements:
         self._durability, self._held, self.proposals = durability, held, Proposals()
         self._settling = 0
         self._unsaved: dict[str, float | None] = {}
-        """When the record of each leaf was stored whose new epoch is not known to be on disk."""
+        """Storage times of records whose epoch may not be synced."""
 
     @property
     def domains(self) -> Container[str]:
         return self._classes
 
     def begin(self) -> None:
-        """The hub's server was away: what was seen before has to be seen again."""
+        """Forget observations after the server's absence."""
         self._held.proven.clear()
         self.proposals.clear()
 
     async def answer(self, announce: Announce, linked_at: float) -> Answer:
-        """The answer to an announcement that is well formed; `linked_at` is when the leaf's link came up, for
-        what was seen before says nothing of it. Raises `ApiError` or `UnavailableError`."""
+        """Answer a valid announcement; observations before `linked_at` do not count. Raises `ApiError` or
+        `UnavailableError`.
+        """
         now = loop_time()
         if (refused := self._refusal(announce, now)) is not None:
             return Answer(refused=refused)
@@ -197,8 +197,7 @@ class Announcements:
         return copy
 
     async def _take_in(self, announce: Announce, streams: Mapping[str, str], now: float) -> bool:
-        """Bring the record up to date; where the link is another one, have the source changed. Returns
-        whether it was another one."""
+        """Update the record, and the source of a changed link; returns whether changed."""
         domain = announce.domain
         places, seen = {}, dict[str, Observation]()
         for cls, stream in streams.items():
@@ -238,8 +237,7 @@ class Announcements:
     async def _observe(
         self, announce: Announce, streams: Mapping[str, str], not_before: float
     ) -> dict[str, Observation]:
-        """Looks at the aggregates that may be a second old, but not where they would tell a leaf less than it
-        knows already."""
+        """Return recent observations, newer ones if the leaf knows more."""
         began = loop_time()
         seen = {}
         for stream in set(streams.values()):

@@ -1,8 +1,7 @@
-"""What the registrar tells a leaf of one class: the cursor, the message there, the state, the checkpoint.
-Pure.
+"""Computes the registrar's answer on a class. Pure.
 
-A cursor that is too low costs a leaf nothing but time; one that is too high would make it purge what the hub
-does not hold. So where two sources of truth differ, the answer is the lower one that can be true.
+A too low cursor costs time; a too high one would make a leaf purge missing messages. So the lowest possible
+is answered.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from agent.jetstream.info import CopyStatus
 
 
 class StoredMessage(Struct, frozen=True):
-    """A message of a leaf as the aggregate holds it."""
+    """A leaf's message in the aggregate."""
 
     leaf_seq: int
     message_id: str
@@ -26,8 +25,7 @@ class StoredMessage(Struct, frozen=True):
 
 
 def stored(message: RawMessage | None, leaf_stream: str) -> StoredMessage | None:
-    """What a message of the aggregate says of its origin, None where it did not come from that leaf
-    stream."""
+    """Return a message's origin, None if of another stream."""
     if message is None:
         return None
     try:
@@ -40,9 +38,9 @@ def stored(message: RawMessage | None, leaf_stream: str) -> StoredMessage | None
 
 
 def is_certain(record: ClassRecord, state: CopyStatus | None, info: StreamInfo, noted: int = 0) -> bool:
-    """Whether what the hub is known to hold of an epoch cannot be too little: its source has a sequence, or
-    nothing was purged that was not looked at before. `noted` is the aggregate's last sequence when all
-    records were last brought up to date before a purge."""
+    """Tell whether the known position can't be too low: a source sequence exists, or all purged was seen
+    (`noted`).
+    """
     if state is not None and state.seq:
         return True
     return not record.unsure and max(record.known_to, noted) >= info.first - 1
@@ -51,11 +49,9 @@ def is_certain(record: ClassRecord, state: CopyStatus | None, info: StreamInfo, 
 def held_now(
     held: HubPosition | None, state: CopyStatus | None, newest: StoredMessage | None, info: StreamInfo
 ) -> HubPosition | None:
-    """What the hub holds of an epoch, from what was known of it, its source and the newest message of the
-    leaf.
+    """Return the hub's position by memory, source and newest message.
 
-    The newest message counts only where the source itself has a sequence: without one it may stem from an
-    epoch before. What was known stays where the source lost its sequence (added again after a purge).
+    The newest message counts only with a source sequence, as it may be of an earlier epoch.
     """
     seq = state.seq if state else 0
     if seq == 0:
@@ -72,13 +68,12 @@ def held_now(
 
 
 def _known(held: HubPosition) -> tuple[int, bool, bool]:
-    """How much is known of what the hub holds, to compare."""
+    """Return a sort key of knowledge."""
     return held.seq, held.message_id != "", held.hub_seq > 0
 
 
 def held_at_start(held: HubPosition | None, state: CopyStatus | None, info: StreamInfo) -> HubPosition | None:
-    """What may still be believed of `held` after the hub's server was away: its store may have been put
-    back."""
+    """Return what is still credible of `held` after the server's absence."""
     if held is None or info.last < held.last:
         return None
     if state is not None and 0 < state.seq < held.seq:
@@ -87,7 +82,7 @@ def held_at_start(held: HubPosition | None, state: CopyStatus | None, info: Stre
 
 
 def proposal(held: HubPosition | None, stream: str) -> Checkpoint | None:
-    """The place where leaf and hub may agree; only a message with an id can be identified."""
+    """Return a checkpoint to propose; it needs a message id."""
     if held is None or not held.message_id:
         return None
     return Checkpoint(held.seq, held.message_id, stream, held.hub_seq)
@@ -96,15 +91,11 @@ def proposal(held: HubPosition | None, stream: str) -> Checkpoint | None:
 def agreed(
     announced: Checkpoint, leaf_stream: str, record: ClassRecord, info: StreamInfo, message: RawMessage | None
 ) -> bool | None:
-    """Whether an announced checkpoint still holds: `message` is what the aggregate holds at its hub sequence.
-    One of another aggregate does not hold: the hub has forgotten where this leaf belongs, and what came
-    before this aggregate may not be there. Of that in which the class was before its leaf moved to another
-    cell it is not known: the epoch began behind what was agreed there.
+    """Tell whether a checkpoint holds, given the `message` at its hub sequence; one of another aggregate does
+    not.
 
-    A purged one is compared with what the record remembers. It holds where that is as new. It does not where
-    all that is remembered is older, or nothing is that should be: what is proposed is stored first, so the
-    record or the aggregate was restored from before the checkpoint, and has been filled and purged beyond it
-    since. None where the record remembers nothing.
+    A purged one holds if the record remembers an equal or newer place. Only older memory means a restore,
+    refilled and purged since. None without memory.
     """
     if announced.hub_stream != info.name:
         return None if announced.hub_stream == record.before else False
@@ -124,8 +115,7 @@ def agreed(
 
 
 def known_at_start(record: ClassRecord, info: StreamInfo) -> ClassRecord:
-    """The record after the hub's server was away: what it knows of places that its aggregate has not reached
-    is of an aggregate that was restored without its record since."""
+    """Return the record without places that its restored aggregate has not reached."""
     known = (record.checkpoint, record.proposed)
     checkpoint, proposed = (one if one and one.hub_seq <= info.last else None for one in known)
     if (checkpoint, proposed) == known:
@@ -134,22 +124,22 @@ def known_at_start(record: ClassRecord, info: StreamInfo) -> ClassRecord:
 
 
 def names(checkpoint: Checkpoint, message: RawMessage, leaf_stream: str) -> bool:
-    """Whether a checkpoint names this message of its aggregate."""
+    """Tell whether a checkpoint is this message."""
     return stored(message, leaf_stream) == StoredMessage(
         checkpoint.leaf_seq, checkpoint.message_id, checkpoint.hub_seq
     )
 
 
 def remembered(record: ClassRecord) -> set[Checkpoint]:
-    """The places that a record knows; once they are purged it alone says what was there."""
+    """Return recorded places, valid after their purge."""
     known = (record.checkpoint, record.proposed, proposal(record.held, record.stream))
     return {checkpoint for checkpoint in known if checkpoint is not None}
 
 
 def contradicted(record: ClassRecord, wrong: Checkpoint) -> ClassRecord:
-    """The record where the aggregate holds another message at a place that it remembers: the aggregate was
-    restored without its records, or a power cut took what was there, and it has been filled beyond that place
-    before the registrar looked."""
+    """Return the record after the aggregate shows other messages at places `wrong`: it was restored or lost
+    its end.
+    """
     known = (record.checkpoint, record.proposed)
     checkpoint, proposed = (None if place == wrong else place for place in known)
     lost = record.lost or CONTRADICTED.format(record.stream)
@@ -157,7 +147,7 @@ def contradicted(record: ClassRecord, wrong: Checkpoint) -> ClassRecord:
 
 
 def _is_behind(behind: Checkpoint, other: Checkpoint) -> bool:
-    """Whether a checkpoint stands before another one of the same aggregate on both sides."""
+    """Tell whether a checkpoint precedes another on both sides."""
     same = behind.hub_stream == other.hub_stream
     return same and behind.hub_seq < other.hub_seq and behind.leaf_seq < other.leaf_seq
 
@@ -165,12 +155,10 @@ def _is_behind(behind: Checkpoint, other: Checkpoint) -> bool:
 def lacking(
     record: ClassRecord, acked: int, agreed: Checkpoint | None, *, certain: bool, whole: bool = True
 ) -> ClassRecord:
-    """The record where the hub has acknowledged up to a sequence of the leaf; `agreed` is the checkpoint that
-    holds, and `whole` says whether nothing is missing below what the hub holds.
+    """Return the record of a hub that acknowledged `acked`; `agreed` holds, `whole` means no gaps.
 
-    A cursor below that proves that the hub lacks something, and as long as nothing more flows that it holds
-    all before. Both are remembered, for once more has flowed the cursor looks well again. After a power cut
-    the checkpoint that holds is remembered, for it was on disk before.
+    A lower cursor proves a loss, and remembering it matters, as later data hides it. The holding checkpoint
+    is remembered.
     """
     held = record.held.seq if record.held else 0
     if record.lost == POWER_CUT:
@@ -183,8 +171,7 @@ def lacking(
 
 
 def skipped(record: ClassRecord, first: int, last: int, before: Checkpoint | None) -> ClassRecord:
-    """The record where the aggregate lacks these sequences of the leaf though it has later ones; `before` is
-    the newest checkpoint known to stand before them."""
+    """Return the record with missing sequences, after the checkpoint `before`."""
     known = [place for place in (before, record.proposed) if place is not None and place.leaf_seq < first]
     lost = f"the hub lacks {first} to {last}, which its server acknowledged and did not store"
     return msgspec.structs.replace(record, lost=lost, proposed=_newest(*known))
@@ -198,7 +185,7 @@ def _newest(*checkpoints: Checkpoint | None) -> Checkpoint | None:
 def agreeing(
     record: ClassRecord, checkpoint: Checkpoint | None, agrees: bool | None, answer: ClassAnswer
 ) -> ClassRecord:
-    """The record after this answer to an announced checkpoint."""
+    """Return the record after this answer."""
     if agrees is False or record.lost:
         return record
     return msgspec.structs.replace(
@@ -216,10 +203,7 @@ def class_state(
     capped: bool = False,
     resting: bool = False,
 ) -> str:
-    """One word: `contested` (another machine announces the domain too), `capped` (the domain has sent what it
-    may in an hour), `resting` (idle, without a source), `full` (the aggregate has no room, the leaf waits),
-    `flowing`, or `linking` (the source was not heard from lately, or its server says what is wrong with
-    it)."""
+    """Return `contested`, `capped`, `resting`, `full`, `flowing`, or `linking` (silent or faulty source)."""
     if contested:
         return "contested"
     if capped:
@@ -240,10 +224,9 @@ def class_answer(
     certain: bool = True,
     fallback: Checkpoint | None = None,
 ) -> ClassAnswer:
-    """The answer for one class. Where the message at the cursor has no id, as a device's own has none, the
-    newest batch is proposed as checkpoint instead, unless it stands behind the cursor: then it came through
-    an epoch before, and what lies between is still on its way. Of an epoch that is lost nothing is held or
-    agreed."""
+    """Return a class's answer. Without id at the cursor the newest batch is proposed unless after it; a lost
+    epoch has neither.
+    """
     if record.lost:
         return ClassAnswer(record.stream, 0, "", state, agreed=False, fallback=fallback)
     held = record.held

@@ -1,7 +1,5 @@
-"""The newest audit, as the job reported it: what the fleet page, `/status` and `/metrics` show of it. It is
-kept beside the fleet's records, so that the next agent that leads knows it too.
-
-Of each leaf only its sums are held in memory; its hours stay in the part in which they came.
+"""Keeps the newest audit beside the fleet's records, for pages, `/status` and `/metrics`; sums in memory
+only.
 """
 
 from __future__ import annotations
@@ -58,30 +56,29 @@ _METRICS: Final[Sequence[tuple[str, str, Callable[[Mapping[str, Any]], float]]]]
 _HEAD: Final = ("at", "lake", "deep", "lost", "verdict", "findings")
 _SUMS: Final = tuple(field.name for field in fields(AuditedLeaf) if field.name not in ("domain", "hours"))
 _BYTES: Final = 16 * 2**20
-"""The most that a report takes, for the bucket is the fleet's; 10,000 leaves take some 2 MB."""
+"""Largest report; 10,000 leaves take 2 MB."""
 
 
 class Audits(Collector):
-    """Takes in what the job tells, and knows the newest audit of each leaf. Shows the audits of the leaves
-    `shown` as metrics."""
+    """Stores reports, and exposes metrics of `shown` leaves."""
 
     def __init__(self, store: FleetStore, readiness: Readiness, shown: Sequence[str]) -> None:
         self._store, self._readiness, self._shown = store, readiness, shown
         self._coming: dict[int, tuple[AuditPart, bytes]] = {}
         self._parts: list[bytes] = []
         self.rows: Mapping[str, Mapping[str, Any]] = {}
-        """The sums of each leaf that an audit has seen; nothing of it changes later."""
+        """Sums by leaf, immutable."""
         self.head: dict[str, Any] | None = None
-        """What holds of the whole of the newest audit, None if there was none."""
+        """The audit's head, or None."""
 
     async def begin(self) -> None:
-        """Read what is kept. Raises `ApiError` or `UnavailableError`."""
+        """Load the audit. Raises `ApiError` or `UnavailableError`."""
         kept = [found async for found in self._store.load_audit(parse_audit_part)]
         if kept:
             self._hold(kept)
 
     async def receive(self, msg: Msg) -> None:
-        """Answer a part of a report."""
+        """Answer a part."""
         row: dict[str, Any] = {"v": VERSION}
         try:
             await self._readiness.wait()
@@ -92,7 +89,7 @@ class Audits(Collector):
         await respond(msg, json.dumps(row).encode())
 
     def leaf(self, domain: str) -> AuditedLeaf | None:
-        """A leaf with its hours, as the newest audit found it."""
+        """Return a leaf with hours."""
         row = self.rows.get(domain)
         if row is None:
             return None
@@ -100,7 +97,7 @@ class Audits(Collector):
         return next((leaf for leaf in part.leaves if leaf.domain == domain), None)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics; nothing before the first audit."""
+        """Yield metrics."""
         rows = self.rows  # replaced as a whole, so it may be read later
         if not rows:
             return
@@ -108,7 +105,7 @@ class Audits(Collector):
             yield lazy_metric(name, says, "gauge", partial(_samples, name, self._shown, rows, value))
 
     async def _take(self, data: bytes) -> int:
-        """Take a part in; with the last one the report becomes the newest."""
+        """Store a part; the last completes the report."""
         part = parse_audit_part(data)
         if self.head is not None and _moment(part.at) < _moment(self.head["at"]):
             raise ContractError(f"audited: an audit of {self.head['at']} is known, which is newer")

@@ -1,17 +1,8 @@
-"""The hub's stream of commands, looked at once for all leaves, and its consumers, one a leaf: made under the
-epoch that the leaf announces, and what the hub holds for it.
+"""Watches the command stream for all leaves, and keeps one consumer per leaf under its announced epoch.
 
-While nothing changes a look is one request. New commands are read one by one, so that only their leaves have
-news; a consumer that somebody else deleted shows in their number at once, and by name once a minute.
-
-A leaf's mirror names its consumer and the subject on which that delivers, and neither can be changed in a
-mirror. The deliver subject of a consumer that is in use can't be changed either (error 10013),
-and a mirror that is recreated over an old consumer begins after what that has delivered. So a new epoch
-deletes the consumer and makes it again, from the first command on. One that was deleted by hand is made again
-under the same epoch: the mirror then goes on after its last message.
-
-A mirror that lacks nothing needs none. Its consumer is dropped, and made again as soon as there is a command
-for it, which a mirror that listens gets at once. That one begins after the commands that the mirror has.
+A look is one request; new commands are read singly. Mirrors can't change consumer or subject, and a consumer
+in use can't either (10013), so a new epoch recreates it from the first command; one deleted by hand returns
+under its epoch. A complete mirror needs none: its consumer is dropped, and returns with the next command.
 """
 
 from __future__ import annotations
@@ -41,17 +32,17 @@ from agent.jetstream import ConsumerInfo, JetStream, JetStreamError, StreamInfo,
 
 _LIST_SECONDS: Final = 60.0
 _ONE_BY_ONE: Final = 256
-"""More new commands than that at once are not read: the newest of each leaf is asked for then."""
+"""New commands above which the newest per leaf is asked."""
 _MAX_ACK_PENDING: Final = 1000
 _LOOK_SECONDS: Final = 1.0
 _OBSERVED: Final = 2.5
-"""Seconds for which a look at the stream holds for leaves that say nothing new."""
+"""Seconds for which a look serves repeats."""
 
 log = structlog.get_logger("registrar")
 
 
 class CommandStream:
-    """The stream of commands, which stands on so many servers of the hub."""
+    """The replicated command stream."""
 
     def __init__(self, js: JetStream, replicas: int = 1) -> None:
         self._js, self._replicas = js, replicas
@@ -59,19 +50,18 @@ class CommandStream:
         self.begin()
 
     def begin(self) -> None:
-        """The hub's server was away: what was seen before has to be seen again."""
+        """Forget observations after the server's absence."""
         self._seen: StreamInfo | None = None
         self._asked = float("-inf")
         self._listed_at = float("-inf")
         self._newest: dict[str, int] = {}
         self._having: set[str] = set()
-        """The domains that had a command when the stream was first looked at, or have since."""
+        """Domains with commands."""
         self.delivers: dict[str, str] = {}
-        """The subject on which each consumer delivers, "" where it was not looked at. Who makes or deletes a
-        consumer notes it here."""
+        """Deliver subjects, "" if unknown; makers note changes here."""
 
     async def looked(self) -> bool:
-        """Look, once somebody else has; whether that succeeded. To be called each second."""
+        """Look, shared, each second; returns success."""
         if self._seen is None or not self._js.connected:
             return False
         try:
@@ -81,8 +71,7 @@ class CommandStream:
         return True
 
     async def look(self) -> StreamInfo:
-        """The stream as it is now; those who ask together share one question. Raises `ApiError` or
-        `UnavailableError`."""
+        """Return the stream, shared. Raises `ApiError` or `UnavailableError`."""
         wanted = loop_time()
         async with self._looking:
             if self._seen is None or self._asked < wanted:
@@ -94,16 +83,16 @@ class CommandStream:
             return self._seen
 
     def seen_since(self, since: float) -> StreamInfo | None:
-        """The stream at the newest look, None if that was before a monotonic time."""
+        """Return the newest look unless older."""
         return self._seen if self._asked >= since else None
 
     def newest_known(self, domain: str) -> int | None:
-        """The sequence of a leaf's newest command, 0 without one, None if it has to be asked for."""
+        """Return a leaf's newest sequence, 0 for none, None if unknown."""
         found = self._newest.get(domain)
         return 0 if found is None and domain not in self._having else found
 
     async def newest(self, domain: str) -> int:
-        """The same; asks if need be. Raises `ApiError` or `UnavailableError`."""
+        """Return it, asking if needed. Raises `ApiError` or `UnavailableError`."""
         if (known := self.newest_known(domain)) is not None:
             return known
         message = await self._js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
@@ -182,18 +171,17 @@ class CellCommands:
 
 
 class CommandConsumers:
-    """Keeps the consumers of `COMMANDS`, which `stream` looks at."""
+    """Keeps the consumers of `COMMANDS`."""
 
     def __init__(self, js: JetStream, stream: CommandStream, problems: ActiveProblems) -> None:
         self._js, self._stream, self._problems = js, stream, problems
         self._resting: dict[str, CommandsWanted] = {}
-        """What each leaf without a consumer said of its mirror."""
+        """Announcements of leaves without consumer."""
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By domain: a command that wakes a leaf must not bring back the consumer of an epoch that an
-        announcement ends meanwhile."""
+        """Locks by domain, so a wake does not restore an ending epoch."""
 
     async def run(self) -> None:
-        """Look at the stream each second, and make consumers again that are needed; until cancelled."""
+        """Look each second and restore needed consumers, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if await self._stream.looked():
@@ -202,7 +190,7 @@ class CommandConsumers:
                 await bounded_gather(self._wake, due)
 
     async def _wake(self, domain: str) -> None:
-        """Make the consumer of a leaf again if there is a command that its mirror lacks."""
+        """Restore a consumer for a missing command."""
         try:
             async with self._changing[domain]:
                 mirror = self._resting.get(domain)
@@ -213,8 +201,7 @@ class CommandConsumers:
             log.info("consumer of commands not made yet", domain=domain, reason=str(error))
 
     async def answer(self, announce: Announce) -> CommandsHeld | None:
-        """What the hub holds for a leaf, once its consumer is there; None where the leaf asks for none or the
-        hub's server cannot do it now, which must not keep its readings waiting."""
+        """Return the hub's side once the consumer exists; None if unwanted or unavailable."""
         wanted = announce.commands
         if wanted is None:
             return None
@@ -229,8 +216,7 @@ class CommandConsumers:
         return held
 
     def stands(self, announce: Announce, held: CommandsHeld | None, now: float) -> bool:
-        """Whether `held`, answered to `announce`, is still the answer by the newest look at the stream. The
-        stream's last sequence may have grown by commands of other leaves."""
+        """Tell whether `held` is still valid; other leaves' commands do not matter."""
         wanted, info = announce.commands, self._stream.seen_since(now - _OBSERVED)
         if wanted is None or held is None:
             return wanted is None and held is None
@@ -260,7 +246,7 @@ class CommandConsumers:
         return CommandsHeld(wanted.epoch, stream.created, top, last, behind, agreed, stays=rests)
 
     async def _agreed(self, wanted: CommandsWanted, stream: StreamInfo) -> bool | None:
-        """Whether the mirror's commands are those that stand there; None where none of them does."""
+        """Tell whether the mirror's commands match; None if none is present."""
         agreed = None
         for seq, time in wanted.held[:COMMANDS_CHECKED]:
             if seq > stream.last:
@@ -273,8 +259,7 @@ class CommandConsumers:
         return agreed
 
     async def _drop(self, domain: str, wanted: CommandsWanted) -> bool:
-        """Nothing is to be delivered: without the consumer no heartbeat crosses the link. False if it has to
-        stay, since it has counted what the next one will not."""
+        """Drop an idle consumer; False if it delivered."""
         name = command_consumer(domain)
         if name in self._stream.delivers:
             info = await self._js.find_consumer(COMMANDS, name)
@@ -286,7 +271,7 @@ class CommandConsumers:
         return True
 
     async def _behind(self, domain: str, epoch: str, last: int = 0, *, known: bool) -> int:
-        """How many commands the mirror lacks at most, 0 where that is `known`, once the consumer is there."""
+        """Return an upper bound of missing commands, 0 if `known`."""
         name, deliver = command_consumer(domain), command_deliver(domain, epoch)
         if known and self._stream.delivers.get(name) == deliver:
             return 0
@@ -310,7 +295,7 @@ def _rests(wanted: CommandsWanted, last: int, agreed: bool | None) -> bool:
 
 
 def consumer_config(domain: str, epoch: str, last: int = 0) -> dict[str, Any]:
-    """The consumer of one leaf's commands, from the one after `last` on."""
+    """Return a leaf's consumer from after `last`."""
     name = command_consumer(domain)
     start = {"deliver_policy": "by_start_sequence", "opt_start_seq": last + 1}
     config = {

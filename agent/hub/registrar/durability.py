@@ -1,13 +1,8 @@
-"""What of the hub's streams a power cut can no longer take.
+"""Tracks which hub messages survive a power cut.
 
-A server that syncs at intervals acknowledges what is only in the kernel's page cache. That survives the
-server's own end, however it ends, and not that of its machine. So the leaf stays the durable copy until the
-hub's disk has a message: the registrar has the file system of the store synced, proposes no checkpoint above
-what was seen before such a sync, and tells a leaf whether its cursor is below it. nats-server's own interval
-proves nothing of that: a slow disk syncs later, and what a server found at its start is never synced.
-
-After a restart of the machine every epoch is another one (`records.admitted`): the source of an old one may
-have gone on behind what was lost before anybody could compare.
+With interval syncs acks precede the disk, so leaves keep copies. The registrar syncs the file system, and
+proposes only checkpoints seen before. nats-server's interval proves nothing, as disks may lag and recovered
+data is not synced. After a reboot all epochs change (`records.admitted`), as sources may have passed a loss.
 """
 
 from __future__ import annotations
@@ -36,14 +31,16 @@ log = structlog.get_logger("registrar")
 
 
 class Durability:
-    """Has the file system of `store` synced each `seconds` while something is new there, and knows up to
-    where each aggregate is on disk. `look` returns the newest look at each. With 0 seconds the server syncs
-    before it acknowledges, so that all it holds is on disk. `sync` needs `run`."""
+    """Syncs the file system of `store` each `seconds` (0: server syncs before acks); `look` returns
+    observations.
+
+    `sync` needs `run`.
+    """
 
     def __init__(self, store: Path, seconds: float, look: Callable[[], Mapping[str, Observation]]) -> None:
         self._store, self.seconds, self._look = store, seconds, look
         self.boot = machine.boot if seconds else ""
-        """Identifies the page cache in which the hub holds what is not synced yet; "" if all is."""
+        """Identifies the page cache; "" if synced."""
         self._ends: dict[str, tuple[str, int]] = {}
         self._began_at = self._failed_at = float("-inf")
         self._run = 0
@@ -52,22 +49,22 @@ class Durability:
         self._failing = LogEdge(log, "the hub's disk is synced again", error=True)
 
     async def begin(self) -> None:
-        """The hub's server was away: what is there now may be an older copy, and may not be on disk."""
+        """Forget synced positions after the server's absence."""
         self._run += 1
         self._ends.clear()
         with contextlib.suppress(UnavailableError):
             await self.sync()
 
     async def run(self) -> None:
-        """Sync until cancelled: what is new at intervals, and at once for those who wait."""
+        """Sync at intervals and on demand, until cancelled."""
         while self.seconds:
             if await event_within(self._wanted, self.seconds) or self._ends != self._seen():
                 await self._sync()
 
     async def sync(self, since: float | None = None) -> None:
-        """Return once all is on disk that the hub's server had acknowledged by `since`, a monotonic time, by
-        default now. Those who wait together share a sync, and it goes on when they give up: a disk that takes
-        longer than they wait is done when they come again. Raises `UnavailableError`."""
+        """Wait until everything acknowledged by `since` (default: now) is synced, shared. Raises
+        `UnavailableError`.
+        """
         asked = loop_time()
         since = asked if since is None else since
         if not self.seconds or self._began_at >= since:
@@ -79,7 +76,7 @@ class Durability:
             raise UnavailableError(self._trouble)
 
     def synced(self, info: StreamInfo) -> int:
-        """Up to which sequence of an aggregate all is on disk."""
+        """Return an aggregate's synced sequence."""
         if not self.seconds:
             return MAX_INT
         created, last = self._ends.get(info.name, ("", 0))
@@ -107,12 +104,11 @@ class Durability:
 
 
 def durability_of(config: Config, look: Callable[[], Mapping[str, Observation]]) -> Durability:
-    """The durability of the hub's streams by the configuration."""
     return Durability(store_directory(config), hub_sync_seconds(config), look)
 
 
 def sync_file_system(path: Path) -> None:
-    """Have the kernel write all that is new on the file system of a path. Raises `OSError`."""
+    """Sync a path's file system. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -124,13 +120,13 @@ def sync_file_system(path: Path) -> None:
 
 
 class Proposals:
-    """Checkpoints that wait until they are on disk, the oldest of each class. Pure."""
+    """Checkpoints waiting for the disk, oldest per class. Pure."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str], tuple[str, Checkpoint]] = {}
 
     def clear(self) -> None:
-        """The hub's server was away: what was there may be gone."""
+        """Forget them after the server's absence."""
         self._waiting.clear()
 
     def wait(self, domain: str, cls: str) -> bool:
@@ -139,8 +135,7 @@ class Proposals:
     def synced(
         self, domain: str, cls: str, epoch: str, newest: Checkpoint | None, synced: int
     ) -> Checkpoint | None:
-        """What may be proposed now in an epoch, None without any: the newest checkpoint, or that which was
-        the newest at an earlier call. The aggregate is on disk up to its sequence `synced`."""
+        """Return what may be proposed: `newest` or an earlier one, synced up to `synced`."""
         key = domain, cls
         before = self._waiting.pop(key, None)
         if newest is None or newest.hub_seq <= synced:
@@ -156,9 +151,7 @@ class Proposals:
 def bounded(
     answer: ClassAnswer, held: HubPosition | None, proposal: Checkpoint | None, synced: int, *, whole: bool
 ) -> ClassAnswer:
-    """The answer with what is on disk up to the aggregate's sequence `synced`: it proposes `proposal`, and
-    says whether its cursor is. While the aggregate is not `whole`, the answer names no message id at a
-    cursor that is not on disk, so that the leaf confirms nothing by it."""
+    """Limit an answer by the synced sequence. Unless `whole`, it hides ids of unsynced cursors."""
     known = answer.cursor == 0 or held is None or (held.hub_seq or held.last) <= synced
     message_id = answer.message_id if known or whole else ""
     return replace(answer, checkpoint=proposal, synced=known, message_id=message_id)

@@ -1,5 +1,5 @@
-"""The newest exchange with each leaf, by which both sides say that nothing is new
-(`agent.contract.checkpoint`), and whether its answer still stands. Pure, but for the time.
+"""Keeps each leaf's newest exchange for repeats (`agent.contract.checkpoint`), and judges whether it is
+valid. Pure.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Exchange(Struct, frozen=True):
     announce: Announce
     answer: Answer
     leaf: LeafRecord | None = None
-    """The record of the leaf as of that answer."""
+    """The leaf's record then."""
     reconnect: int = 0
-    """The connection to the hub's server over which it was looked up (`Readiness.wait`)."""
+    """Its server connection (`Readiness.wait`)."""
 
 
 _UNKNOWN: Final = "what this leaf announced is not known here; announce it in full"
 UNKNOWN: Final = Answer(refused=_UNKNOWN, later=True).encode()
-"""The answer to a leaf that repeats an exchange that is not known here."""
+"""Answer to an unknown exchange."""
 
 
 class UnknownExchangeError(ContractError):
-    """A leaf repeats an exchange that is not known here."""
+    """The repeated exchange is unknown."""
 
 
 class Exchanges:
@@ -56,15 +56,14 @@ class Exchanges:
         self._newest: dict[str, Exchange] = {}
 
     def repeated(self, domain: str, data: bytes) -> Exchange | None:
-        """The newest exchange with a leaf if this is its name and nothing else, as both sides write it."""
+        """Return the newest exchange if this is its name."""
         newest = self._newest.get(domain)
         if newest is None or len(data) > MAX_REPEAT or Repeat(newest.answer.exchange).encode() != data:
             return None
         return newest
 
     def is_unknown(self, domain: str, data: bytes) -> bool:
-        """Whether this repeats an exchange that is not known here. After a start of the registrar each leaf
-        does so once."""
+        """Tell whether this repeats an unknown exchange, as after a start."""
         if len(data) > MAX_REPEAT:
             return False
         try:
@@ -76,8 +75,7 @@ class Exchanges:
         return False
 
     def read(self, domain: str, data: bytes) -> Announce:
-        """What a leaf announces. Raises `ContractError`, and `UnknownExchangeError` if it repeats an exchange
-        that is not known here."""
+        """Parse an announcement. Raises `ContractError` and `UnknownExchangeError`."""
         repeat = parse_repeat(data)
         if repeat is None:
             return parse_announce(data, domain)
@@ -89,7 +87,7 @@ class Exchanges:
     def named(
         self, announce: Announce, answer: Answer, leaf: LeafRecord | None = None, reconnect: int = 0
     ) -> Answer:
-        """The answer with the name of its exchange, which stays the same where nothing is new."""
+        """Return the answer with its exchange's name, unchanged if nothing is new."""
         newest = self._newest.get(announce.domain)
         if newest is not None and newest.announce == announce:
             same = replace(answer, exchange=newest.answer.exchange)
@@ -102,19 +100,17 @@ class Exchanges:
 
 
 def encoded(answer: Answer, asked: bytes) -> bytes:
-    """The answer as it is sent: as a repeat to a leaf that has just named this exchange."""
+    """Encode an answer, as a repeat if `asked`."""
     repeat = Repeat(answer.exchange).encode()
     return repeat if answer.exchange and repeat == asked else answer.encode()
 
 
 OBSERVED: Final = 2.5
-"""Seconds for which a look at an aggregate holds here."""
+"""Seconds for which a look is valid."""
 
 
 class StandingAnswers:
-    """Compares answers that were given with what is known now, without a request to the hub's server, whose
-    aggregates are looked at once a second for all leaves. Whatever is in doubt does not stand: then the
-    announcement is answered as if it came in full."""
+    """Compares given answers with present knowledge; any doubt means a full answer."""
 
     def __init__(
         self,
@@ -128,8 +124,7 @@ class StandingAnswers:
         self._proven, self._proposals = proven, proposals
 
     def stands(self, leaf: LeafRecord, announce: Announce, answer: Answer, linked_at: float) -> bool:
-        """Whether `answer`, given to `announce` with the record `leaf`, is still the one to give; what was
-        seen before `linked_at` says nothing of the leaf's newest link."""
+        """Tell whether `answer` is still valid; observations before `linked_at` do not count."""
         if self._fleet.leaves.get(announce.domain) is not leaf or not self._store.holds(leaf):
             return False
         if answer.spread_seconds != self._fleet.spread_seconds:

@@ -1,8 +1,6 @@
-"""Which leaves are linked, from the system account of the hub's server.
+"""Tracks linked leaves by system events and LEAFZ. Pure.
 
-Events name the user of a link, which is the public key that the configuration gives a domain; the list of
-links (LEAFZ) names only servers, which the fleet's records know by domain and machine. Pure: reads what came,
-asks nothing.
+Events name the link's key, hence the domain; LEAFZ names servers, known by records.
 """
 
 from __future__ import annotations
@@ -21,26 +19,25 @@ DISCONNECT: Final = "$SYS.ACCOUNT.{}.DISCONNECT"
 LEAFZ: Final = "$SYS.REQ.SERVER.PING.LEAFZ"
 
 LinkId = tuple[str, int]
-"""The identity of a hub server and its number of the link."""
+"""Hub server id and link number."""
 
 
 class LinkEvent(Struct, frozen=True):
-    """A leaf's server came or went."""
+    """A link change."""
 
     link: LinkId
     user: str
-    """The public key of the link."""
+    """The link's public key."""
     server: str
-    """The name of the leaf's server."""
+    """The leaf's server."""
     reason: str
-    """Why it went."""
+    """Why it ended."""
     sent: int = 0
-    """Bytes that it had sent when it went."""
+    """Bytes it had sent."""
 
 
 def parse_event(data: bytes) -> LinkEvent | None:
-    """An event of the system account, None where it is not about a leaf, or about one that only looks.
-    Raises `ContractError`."""
+    """Parse an event, None if not of a leaf. Raises `ContractError`."""
     try:
         event = json.loads(data)
         client = event["client"]
@@ -74,22 +71,22 @@ class _Answer(Struct):
 
 
 _LEAFZ: Final = msgspec.json.Decoder(_Answer)
-"""Only what is needed of megabytes."""
+"""The needed part of megabytes."""
 
 
 class ServerLink(Struct, frozen=True):
-    """A link of the list."""
+    """A listed link."""
 
     server: str
-    """The name of the leaf's server."""
+    """The leaf's server."""
     received: int
-    """Bytes that came from it so far."""
+    """Bytes received so far."""
     account: str = ACCOUNT
-    """The account that it joins."""
+    """Its account."""
 
 
 def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[LinkId, ServerLink]:
-    """All links to these accounts in an answer to LEAFZ. Raises `ContractError`."""
+    """Parse LEAFZ for these accounts. Raises `ContractError`."""
     try:
         answer = _LEAFZ.decode(data).data
         return {
@@ -102,7 +99,7 @@ def parse_links(data: bytes, accounts: Collection[str] = (ACCOUNT,)) -> dict[Lin
 
 
 class Links:
-    """The links that are up, by domain. One link costs as much in a large fleet as in a small one."""
+    """Present links by domain, in constant time each."""
 
     def __init__(self) -> None:
         self._up: dict[LinkId, tuple[str, str]] = {}
@@ -111,8 +108,7 @@ class Links:
         self._nameless_of: dict[str, set[LinkId]] = {}
 
     def replace(self, links: Mapping[LinkId, ServerLink], domains: Mapping[str, str]) -> None:
-        """These links are all there are; `domains` gives the domain of a server name, for a link without an
-        event."""
+        """Set all links; `domains` maps server names."""
         for link in self._up.keys() - links.keys():
             self._remove(link)
         self._nameless, self._nameless_of = {}, {}
@@ -124,30 +120,28 @@ class Links:
             self.named(server, domains[server])
 
     def named(self, server: str, domain: str) -> None:
-        """A server of this name is linked for this domain, if it is linked."""
+        """Assign a server's link to a domain."""
         for link in self._nameless_of.pop(server, ()):
             del self._nameless[link]
             self._add(link, domain, server)
 
     def connected(self, event: LinkEvent, domain: str) -> None:
-        """A link came up. Its key tells the domain, which a name need not."""
+        """Add a link; its key gives the domain."""
         self._forget_name(event.link)
         self._remove(event.link)
         self._add(event.link, domain, event.server)
 
     def disconnected(self, event: LinkEvent) -> str | None:
-        """A link went down; returns the domain that has none left, if any."""
+        """Remove a link; returns a domain without links."""
         self._forget_name(event.link)
         domain = self._remove(event.link)
         return None if domain is None or domain in self._servers else domain
 
     def servers(self, domain: str) -> set[str]:
-        """The names of the servers that are linked for a domain; more than one is a conflict or a link that
-        is half open."""
+        """Return a domain's servers; several mean conflict or half-open links."""
         return set(self._servers.get(domain, {}).values())
 
     def by_link(self) -> dict[LinkId, str]:
-        """The domain of each link."""
         return {link: domain for link, (domain, _) in self._up.items()}
 
     def domains(self) -> set[str]:
@@ -163,7 +157,6 @@ class Links:
             self._nameless_of[server].discard(link)
 
     def _remove(self, link: LinkId) -> str | None:
-        """Forget a link that is up; returns its domain, if it was."""
         if link not in self._up:
             return None
         domain, _ = self._up.pop(link)

@@ -1,5 +1,4 @@
-"""The fleet in memory: the records, what was announced, and how often that may be. Touches no connection; its
-times are monotonic seconds that the caller gives."""
+"""Keeps the fleet in memory: records, announcements and their rates. Pure; monotonic seconds."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ _MACHINES: Final = 3
 EPOCHS_AT_ONCE: Final = 3
 EPOCH_EVERY: Final = 20.0
 _WORK_SECONDS: Final = 2.5e-6
-"""What a core takes for one of the links that dial at once, for each of them. Measured: 1.1e-6
-where each is linked by its first dial."""
+"""CPU time per link and simultaneous link, measured 1.1e-6."""
 _ANYWHERE: Final = 14
 """How many percent of that it takes for those in other cells, which keep it waiting until it dials again."""
 _LEAST_SPREAD: Final = 10.0
@@ -42,8 +40,7 @@ _MOST_DOUBLED: Final = 8
 
 
 def spread_seconds(*leaves: int) -> float:
-    """What the hub's server takes for so many links in each cell that are dialled at once, 0 where that is
-    little. It doubles from one value to the next, so that a fleet that grows seldom has a new one."""
+    """Return the time for so many simultaneous links, in doubling steps; 0 if short."""
     pairs = (100 - _ANYWHERE) * sum(count**2 for count in leaves) + _ANYWHERE * sum(leaves) ** 2
     work = _WORK_SECONDS * (pairs / 100)
     if work < _LEAST_SPREAD:
@@ -52,25 +49,24 @@ def spread_seconds(*leaves: int) -> float:
 
 
 class FleetState:
-    """All leaves that have announced themselves. Those that are `revoked` have no sources. `cells` gives the
-    cell of each domain that is not in the first."""
+    """All announced leaves; `revoked` ones have no sources."""
 
     def __init__(self, revoked: Collection[str] = (), cells: Mapping[str, str] | None = None) -> None:
         self.revoked = frozenset(revoked)
         self._cells = cells or {}
         self._sizes = Counter[str]()
         self.leaves: dict[str, LeafRecord] = {}
-        """To be changed only by `keep`."""
+        """Change only by `keep`."""
         self._of_stream: dict[str, dict[str, tuple[str, str]]] = {}
-        """The domain and class of each leaf stream, by its aggregate."""
+        """Domain and class of leaf streams by aggregate."""
         self._noted: dict[str, PurgeMarker] = {}
         self.announced: dict[str, Announce] = {}
         self.ownership = DomainOwnership()
         self.capped: set[str] = set()
         self.server = ""
-        """The identity of the hub's server, another one after each of its starts."""
+        """The hub server's identity, new at each start."""
         self.resting: set[str] = set()
-        """The leaf streams of idle classes, which have no source until their leaf announces news."""
+        """Resting leaf streams without source."""
         self._announces = defaultdict[str, Allowance](
             lambda: Allowance(_MACHINES * ANNOUNCES_AT_ONCE, ANNOUNCE_EVERY / _MACHINES)
         )
@@ -84,10 +80,11 @@ class FleetState:
         seen: Mapping[str, Observation],
         now: float,
     ) -> None:
-        """Take over the records as they were read back; what the hub may not hold any more is forgotten. A
-        machine that is known counts as heard now, so that another one cannot take its domain first. A class
-        goes on to rest only if the hub's server is the one that dropped its source: another one may have a
-        store that was restored."""
+        """Load records, dropping what the hub may have lost. Known machines count as heard, so others can't
+        take their domain.
+
+        Classes rest on only under the same server.
+        """
         begun, rests = dict[str, LeafRecord](), set[str]()
         of_stream: dict[str, dict[str, tuple[str, str]]] = {}
         pacer = Pacer()
@@ -115,7 +112,6 @@ class FleetState:
 
     @property
     def spread_seconds(self) -> float:
-        """As the function, of all leaves."""
         return spread_seconds(*self._sizes.values())
 
     def cell(self, domain: str) -> str:
@@ -123,7 +119,6 @@ class FleetState:
         return self._cells.get(domain, HOME)
 
     def keep(self, leaf: LeafRecord) -> None:
-        """Replace the record of a leaf, or add it."""
         old = self.leaves.get(leaf.domain)
         had = {} if old is None else old.classes
         for cls, record in had.items():
@@ -137,7 +132,7 @@ class FleetState:
         self.leaves[leaf.domain] = leaf
 
     def sources(self, stream: str) -> dict[str, Source]:
-        """The sources that an aggregate shall have, by the name of the leaf's stream."""
+        """Return an aggregate's wanted sources by leaf stream."""
         return {
             name: source(domain, cls, self.leaves[domain].classes[cls].epoch)
             for name, (domain, cls) in self._of_stream.get(stream, {}).items()
@@ -145,7 +140,7 @@ class FleetState:
         }
 
     def made(self, stream: str) -> dict[str, str]:
-        """The metadata of an aggregate that name its leaves' streams created anew (`MADE_METADATA`)."""
+        """Return metadata of recreated leaf streams (`MADE_METADATA`)."""
         return {
             f"{MADE_METADATA}{name}.{made}": created
             for name, (domain, cls) in self._of_stream.get(stream, {}).items()
@@ -153,7 +148,7 @@ class FleetState:
         }
 
     def sources_of(self, domain: str) -> dict[str, dict[str, Source]]:
-        """The sources of one leaf, by aggregate and the name of the leaf's stream."""
+        """Return a leaf's sources by aggregate and stream."""
         found: dict[str, dict[str, Source]] = {}
         shut_out = domain in self.capped or domain in self.revoked
         leaf = None if shut_out else self.leaves.get(domain)
@@ -165,8 +160,7 @@ class FleetState:
         return found
 
     def note(self, seen: Observation) -> None:
-        """Remember what the sources of an aggregate say they hold, before they are changed or it is
-        purged."""
+        """Remember sources' positions before changes or purges."""
         info = seen.info
         for name, (domain, cls) in self._of_stream.get(info.name, {}).items():
             record = self.leaves[domain].classes[cls]
@@ -182,7 +176,7 @@ class FleetState:
                 self.put(domain, cls, new)
 
     def certain(self, record: ClassRecord, state: CopyStatus | None, info: StreamInfo) -> bool:
-        """Whether what a record holds cannot be too little."""
+        """Tell whether a record's position can't be too low."""
         noted = self._noted.get(info.name)
         last = noted.last if noted is not None and noted.created == info.created else 0
         return is_certain(record, state, info, last)
@@ -197,39 +191,39 @@ class FleetState:
         )
 
     def purging(self, noted: PurgeMarker) -> None:
-        """All records of an aggregate are stored as they were at `noted`, and it is going to be purged."""
+        """Note that all records are stored as of `noted`, before a purge."""
         self._noted[noted.stream] = noted
 
     def records(self, stream: str) -> Iterator[tuple[LeafRecord, str, ClassRecord]]:
-        """The leaves, classes and records of an aggregate."""
+        """Yield an aggregate's leaves, classes and records."""
         for domain, cls in list(self._of_stream.get(stream, {}).values()):
             leaf = self.leaves[domain]
             yield leaf, cls, leaf.classes[cls]
 
     def record(self, domain: str, cls: str) -> ClassRecord | None:
-        """The record of one class; None since its leaf has announced itself without the class."""
+        """Return a class's record, None if dropped."""
         return self.leaves[domain].classes.get(cls)
 
     def put(self, domain: str, cls: str, record: ClassRecord) -> None:
-        """Replace the record of one class, unless its leaf has dropped the class."""
+        """Replace a class's record unless dropped."""
         leaf = self.leaves[domain]
         if cls in leaf.classes and leaf.classes[cls] != record:
             self.keep(msgspec.structs.replace(leaf, classes={**leaf.classes, cls: record}))
 
     def heard(self, announce: Announce, now: float) -> None:
-        """A machine that owns its domain announced itself."""
+        """Note an owner's announcement."""
         self.ownership.heard(announce.domain, now)
         self.announced[announce.domain] = announce
 
     def announced_at(self, domain: str, now: float) -> str:
-        """When a leaf announced itself last (RFC 3339, by the hub's clock)."""
+        """Return the last announcement (RFC 3339, hub clock)."""
         if domain not in self.announced:
             return self.leaves[domain].announced_at
         heard = datetime.now(UTC) - timedelta(seconds=self.ownership.heard_ago(domain, now))
         return heard.isoformat(timespec="seconds")
 
     async def silent(self, now: float) -> set[str]:
-        """The leaves whose agents have missed their announcements."""
+        """Return leaves with missed announcements."""
         found, pacer = set[str](), Pacer()
         for domain, leaf in list(self.leaves.items()):
             await pacer.give_way()
@@ -238,7 +232,7 @@ class FleetState:
         return found
 
     def lose(self, domain: str, reason: str) -> None:
-        """What was stored through the epochs of a leaf cannot be relied on."""
+        """Mark a leaf's epochs as unreliable."""
         leaf = self.leaves[domain]
         records = {
             cls: msgspec.structs.replace(record, lost=reason, proposed=None)
@@ -247,16 +241,15 @@ class FleetState:
         self.keep(msgspec.structs.replace(leaf, classes=records))
 
     def load(self, streams: Iterable[str]) -> dict[str, int]:
-        """How many sources each aggregate has been given."""
+        """Return assigned sources per aggregate."""
         return {stream: len(self._of_stream.get(stream, ())) for stream in streams}
 
     def may_announce(self, domain: str, now: float) -> bool:
-        """Whether a domain keeps to its rate of announcements; counts this one. It is that of a few machines,
-        so that a copy of one does not use up all that the first may say."""
+        """Count a domain's announcement against its rate, sized for a few machines."""
         return self._announces[domain].take(now)
 
     def may_run_announce(self, domain: str, run: str, now: float) -> bool:
-        """Whether one run of a domain keeps to its rate of announcements; counts this one."""
+        """Count a run's announcement against its rate."""
         runs = self._run_announces[domain]
         if (allowance := runs.get(run)) is None:
             if len(runs) >= _MACHINES:
@@ -265,6 +258,5 @@ class FleetState:
         return allowance.take(now)
 
     def may_change(self, domain: str, now: float) -> bool:
-        """Whether a domain keeps to its rate of new epochs, each of which scans the aggregate; counts this
-        one."""
+        """Count a new epoch against the domain's rate."""
         return self._epochs[domain].take(now)

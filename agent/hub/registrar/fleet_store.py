@@ -1,9 +1,7 @@
-"""The fleet in the key-value bucket of the hub: one record a leaf and one an aggregate, the newest only; and
-what writes there under the lease rest on: the condition, and room for the lease itself.
+"""Stores the fleet's records in the hub's bucket, with conditions and space for the lease.
 
-A full bucket on several servers refuses also a message that replaces another one
-(`findings/nats-full-stream-of-three-refuses-a-replacement.sh`). Then no agent could renew the lease, and none
-would lead. So records stop before.
+A full replicated bucket refuses replacements (`findings/nats-full-stream-of-three-refuses-a-replacement.sh`),
+even of the lease, so records stop before.
 """
 
 from __future__ import annotations
@@ -31,13 +29,12 @@ _LAKE: Final = f"$KV.{FLEET_BUCKET}.{HUB_LAKE}"
 _AGGREGATES: Final = f"$KV.{FLEET_BUCKET}.{AGGREGATES}"
 _COPIES: Final = f"copies of {BUCKET}"
 _FEW: Final = 100
-"""So many records are read one by one."""
+"""Records read singly."""
 
 _DRAWS: Final = 16
-"""Questions that are each answered by a server by chance. Of three servers one answers none of so many once
-in 600, and two in 10^7."""
+"""Random reads; of three servers one is missed once in 600, two once in 10^7."""
 _AT_ONCE: Final = 500
-"""Records that are asked for by one question; the server gives 1,024."""
+"""Records per request; servers give 1,024."""
 
 log = structlog.get_logger("registrar")
 
@@ -45,7 +42,7 @@ Record = TypeVar("Record")
 
 
 class FleetStore:
-    """Reads and writes the records; knows nothing of what they mean."""
+    """Reads and writes records without interpreting them."""
 
     def __init__(self, nc: Client, js: JetStream, replicas: int, problems: ActiveProblems) -> None:
         self._nc, self._js = nc, js
@@ -53,27 +50,27 @@ class FleetStore:
         self._problems = problems
         self._stored: dict[str, LeafRecord] = {}
         self._lacking: set[str] = set()
-        """The domains whose records one copy was found to lack, until they are stored again."""
+        """Domains whose records a replica lacks, until stored."""
         self._created, self._last = "", 0
 
     async def ensure(self) -> None:
-        """Make the bucket. Raises `ApiError` or `UnavailableError`."""
+        """Create the bucket. Raises `ApiError` or `UnavailableError`."""
         self._stored.clear()
         info = await self._js.ensure_stream(fleet_config(self._replicas))
         self._created, self._last = info.created, info.last
 
     async def save(self, leaf: LeafRecord) -> None:
-        """Replace the record of a leaf. Raises `ApiError` or `UnavailableError`."""
+        """Store a leaf's record. Raises `ApiError` or `UnavailableError`."""
         await self._put(_subject(leaf.domain), encode(leaf))
         self._stored[leaf.domain] = leaf
         self._lack(self._lacking - {leaf.domain})
 
     def holds(self, leaf: LeafRecord) -> bool:
-        """Whether this very record is stored, as far as is known."""
+        """Tell whether this record is stored, as far as known."""
         return self._stored.get(leaf.domain) is leaf
 
     async def save_changed(self, leaf: LeafRecord) -> None:
-        """Replace the record of a leaf if anything but the time of its announcement is new."""
+        """Store a leaf's record unless only its time changed."""
         old = self._stored.get(leaf.domain)
         if old is None or msgspec.structs.replace(old, announced_at=leaf.announced_at) != leaf:
             await self.save(leaf)
@@ -81,12 +78,11 @@ class FleetStore:
             self._stored[leaf.domain] = leaf
 
     async def save_all(self, leaves: Iterable[LeafRecord]) -> None:
-        """Replace these records, several at once. Raises `ApiError` or `UnavailableError`."""
+        """Store records in parallel. Raises `ApiError` or `UnavailableError`."""
         await bounded_gather(self.save, leaves)
 
     async def check(self) -> None:
-        """Look whether the bucket still holds what was stored; if not, no record counts as stored any more.
-        Raises `ApiError` or `UnavailableError`."""
+        """Check that records are still stored, else forget that. Raises `ApiError` or `UnavailableError`."""
         records, last = len(self._stored), self._last
         info = await self._js.ensure_stream(fleet_config(self._replicas))
         if info.created == self._created and info.last >= last and info.messages >= records:
@@ -96,12 +92,11 @@ class FleetStore:
         self._created, self._last = info.created, info.last
 
     async def note(self, noted: PurgeMarker) -> None:
-        """Replace what is noted of an aggregate. Raises `ApiError` or `UnavailableError`."""
+        """Store an aggregate's mark. Raises `ApiError` or `UnavailableError`."""
         await self._put(_noted_subject(noted.stream), encode(noted))
 
     async def load(self, domains: Collection[str]) -> dict[str, LeafRecord]:
-        """The records of these domains; one that cannot be read is said and left out, for the leaf's next
-        announcement writes it again. Raises `ApiError` or `UnavailableError`."""
+        """Load records; logs and skips unreadable ones. Raises `ApiError` or `UnavailableError`."""
         if self._replicas == 1 and len(domains) > _FEW and (read := await self._read_all()) is not None:
             found, pacer = [], Pacer()
             for domain in domains:
@@ -119,7 +114,6 @@ class FleetStore:
         return leaves
 
     def _lack(self, domains: set[str]) -> None:
-        """One copy lacks the records of these domains by now."""
         self._lacking = domains
         if not domains:
             self._problems.end(_COPIES, f"all copies of {BUCKET} have the records of the fleet again")
@@ -128,7 +122,6 @@ class FleetStore:
         return self._decoded(await self._leaders(_subject(domain)), domain, decode_leaf)
 
     async def _load_lacking(self, domains: Collection[str]) -> dict[str, LeafRecord]:
-        """The records of these domains, of which the leader has none, in other copies."""
         by_subject = {_subject(domain): domain for domain in domains}
         read = await read_copies(self._nc, list(by_subject))
         if read:
@@ -143,20 +136,19 @@ class FleetStore:
         return {leaf.domain: leaf for leaf in found if leaf is not None}
 
     async def load_noted(self, streams: Iterable[str]) -> dict[str, PurgeMarker]:
-        """What is noted of these aggregates. Raises `ApiError` or `UnavailableError`."""
+        """Load aggregates' marks. Raises `ApiError` or `UnavailableError`."""
         found = await bounded_gather(
             lambda name: self._load(_noted_subject(name), name, decode_noted), streams
         )
         return {marker.stream: marker for marker in found if marker is not None}
 
     async def let_in(self) -> frozenset[str] | None:
-        """The keys that were let in when this was stored last, None where it never was. Raises `ApiError` or
-        `UnavailableError`."""
+        """Load the admitted keys, None if never stored. Raises `ApiError` or `UnavailableError`."""
         data = await self._newest(_LET_IN)
         return None if data is None else frozenset(data.decode(errors="replace").split())
 
     async def save_let_in(self, keys: Iterable[str]) -> None:
-        """Replace the keys that are let in. Raises `ApiError` or `UnavailableError`."""
+        """Store the admitted keys. Raises `ApiError` or `UnavailableError`."""
         await self._put(_LET_IN, "\n".join(sorted(keys)).encode())
 
     async def save_aggregates(self, names: Iterable[str]) -> None:
@@ -168,23 +160,21 @@ class FleetStore:
             await self._put(_AGGREGATES, "\n".join(names).encode())
 
     async def load_lake(self) -> bytes:
-        """The record of the hub's lake, empty where there is none. Raises `ApiError` or
-        `UnavailableError`."""
+        """Load the lake's record, b"" if none. Raises `ApiError` or `UnavailableError`."""
         return await self._newest(_LAKE) or b""
 
     async def save_lake(self, data: bytes) -> None:
-        """Replace the record of the hub's lake. Raises `ApiError` or `UnavailableError`."""
+        """Store the lake's record. Raises `ApiError` or `UnavailableError`."""
         await self._put(_LAKE, data)
 
     async def save_audit(self, part: int, data: bytes) -> None:
-        """Replace a part of the newest audit. Raises `ApiError` or `UnavailableError`."""
+        """Store an audit part. Raises `ApiError` or `UnavailableError`."""
         await self._put(_audit_subject(part), data)
 
     async def load_audit(
         self, decode: Callable[[bytes], AuditPart]
     ) -> AsyncIterator[tuple[AuditPart, bytes]]:
-        """The parts of the newest audit, as far as they can be read. Raises `ApiError` or
-        `UnavailableError`."""
+        """Yield readable audit parts. Raises `ApiError` or `UnavailableError`."""
         part, parts = 0, 1
         while part < parts:
             data = await self._newest(_audit_subject(part))
@@ -199,7 +189,6 @@ class FleetStore:
         self._last = max(self._last, await self._js.publish(subject, data))
 
     async def _read_all(self) -> dict[str, bytes] | None:
-        """All records by subject, None where the server does not give them all at once."""
         try:
             return await read_all(self._nc, await self._js.stream_info(BUCKET))
         except JetStreamError as error:
@@ -210,14 +199,12 @@ class FleetStore:
         return self._decoded(await self._newest(subject), what, decode)
 
     async def _newest(self, subject: str) -> bytes | None:
-        """The record of a subject, of the leader or, where that lacks it, of another copy."""
         data = await self._leaders(subject)
         if data is not None or self._replicas == 1:
             return data
         return (await read_copies(self._nc, [subject])).get(subject)
 
     async def _leaders(self, subject: str) -> bytes | None:
-        """The leader's record of a subject."""
         message = await self._js.get_message(BUCKET, last_by_subject=subject)
         return None if message is None else message.data
 
@@ -232,9 +219,9 @@ class FleetStore:
 
 
 async def read_copies(nc: Client, subjects: list[str]) -> dict[str, bytes]:
-    """What any copy of the bucket has of these subjects. A server whose disk has damaged a block lacks its
-    messages for good, as leader for all (`findings/nats-damaged-block-is-not-fetched-from-replicas.sh`).
-    Raises `UnavailableError`."""
+    """Return these subjects from any replica, as a leader with a damaged block lacks messages
+    (`findings/nats-damaged-block-is-not-fetched-from-replicas.sh`). Raises `UnavailableError`.
+    """
     found: dict[str, bytes] = {}
     for start in range(0, len(subjects), _AT_ONCE):
         lacking = subjects[start : start + _AT_ONCE]
@@ -260,24 +247,23 @@ def _noted_subject(stream: str) -> str:
 
 
 RESERVE: Final = 2**20
-"""Bytes that records leave free; a lease takes a few hundred."""
+"""Bytes left free for the lease."""
 _STREAM_FULL: Final = 10077
 _CLEARED: Final = 0.005
 _CLEARED_SECONDS: Final = 1.0
 _HEAD_BYTES: Final = 512
-"""What the server stores of a message besides its subject and data, at most."""
+"""A message's overhead in bytes."""
 
 
 class BucketRoom:
-    """How much more may be stored. The bucket has one writer, which counts what it stores, as if nothing were
-    replaced, and looks again where that might be too much."""
+    """Counts free bytes as if nothing were replaced, and looks again when short."""
 
     def __init__(self, js: JetStream) -> None:
         self._js = js
         self._left = 0
 
     async def take(self, subject: str, data: bytes) -> None:
-        """Take room for a record. Raises `ApiError` where there is none, or `UnavailableError`."""
+        """Reserve space. Raises `ApiError` or `UnavailableError`."""
         size = len(subject) + len(data) + _HEAD_BYTES
         if self._left < size:
             info = await self._js.stream_info(BUCKET)
@@ -289,8 +275,7 @@ class BucketRoom:
 
 
 async def in_turn(store: Callable[[], Awaitable[PubAck]]) -> PubAck:
-    """Store what is conditional. The server refuses a second message under one condition while it clears up
-    after the first, although that is acknowledged: then it has compared nothing, and is asked again."""
+    """Store conditionally, retrying while the server clears an earlier write."""
     async for attempt in AsyncRetrying(
         retry=retry_if_exception(_is_in_flight),
         wait=wait_fixed(_CLEARED),

@@ -1,5 +1,4 @@
-"""Watches which leaves are linked and has their sources looked at when they come; over the system account of
-the hub's server."""
+"""Watches leaf links over the system account, and has sources checked."""
 
 from __future__ import annotations
 
@@ -40,21 +39,20 @@ _ABOUT: Final = "system account"
 
 
 class LinkedAccounts(Struct, frozen=True):
-    """Where and by which keys leaves link to the hub's servers."""
+    """Accounts and keys of links."""
 
     keys: Mapping[str, str]
-    """The domain of each public key of a link."""
+    """Domains by public key."""
     telemetry: Collection[str]
-    """The accounts that leaves send telemetry into."""
+    """Accounts of telemetry."""
     users: Collection[str] = ()
-    """The accounts of users, whose links are cut but not watched."""
+    """Users' accounts: cut, not watched."""
     servers: int = 1
-    """How many servers the hub has."""
+    """Number of hub servers."""
 
 
 class FleetWatch:
-    """Knows which leaves are linked; `cutter` ends the links that are let in no more. With a `quota` it
-    counts what the leaves send."""
+    """Knows linked leaves; `cutter` ends revoked links, `quota` counts bytes."""
 
     def __init__(
         self,
@@ -78,15 +76,15 @@ class FleetWatch:
         self._look = asyncio.Event()
 
     def linked_at(self, domain: str) -> float:
-        """When the leaf's newest link came up, in monotonic seconds; 0 where that is not known."""
+        """Return the newest link's monotonic time, 0 if unknown."""
         return self._linked_at.get(domain, 0.0)
 
     def announced(self, domain: str, machine: str) -> None:
-        """A leaf has said of which domain and machine it is."""
+        """Note a leaf's domain and machine."""
         self.links.named(server_name(domain, machine), domain)
 
     def look(self) -> None:
-        """Ask which leaves are linked: the fleet or the hub's server is another one than before."""
+        """Request links after a change of fleet or server."""
         self._look.set()
 
     async def run(self) -> None:
@@ -116,7 +114,7 @@ class FleetWatch:
                     await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _due(self) -> bool:
-        """Wait until somebody wants a look (True) or traffic is to be counted (False)."""
+        """Wait for a look (True) or a traffic count (False)."""
         return await event_within(self._look, None if self._quota is None else _TRAFFIC_SECONDS)
 
     async def _ask(self, nc: Client, *, compare: bool) -> None:
@@ -145,7 +143,7 @@ class FleetWatch:
                 self._aggregates.unlinked(domain)
 
     async def _links(self, nc: Client) -> tuple[dict[LinkId, ServerLink], bool]:
-        """The links of the hub's servers that answer in time, and whether all have."""
+        """Return answering servers' links, and whether complete."""
         inbox, answers = nc.new_inbox(), list[dict[LinkId, ServerLink]]()
         answered = asyncio.Event()
 

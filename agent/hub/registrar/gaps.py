@@ -1,13 +1,11 @@
-"""Looks for messages that the hub's server took for old and never stored, though it acknowledged them.
+"""Searches messages that the hub's server acknowledged but never stored.
 
-A server that asks a leaf for a source assumes that it holds all that the link consumer has delivered by the
-answer. A leaf's nats-server before 2.15.3 may deliver before it answers, while the hub does not listen yet.
-Once a later message is stored, cursor and checkpoint look correct. Since 2.15.3 the answer states the reset
-position instead (`resetInfo` in server/consumer.go): this search may go once no leaf runs an older server.
+A leaf's nats-server before 2.15.3 may deliver before its answer to a source request, while the hub does not
+listen. Since 2.15.3 the answer has the reset position (`resetInfo` in server/consumer.go): remove this when
+no older leaf runs.
 
-So after each moment at which the server may have asked, the leaf's sequences in the aggregate are read, and
-nothing behind a gap counts as confirmed until the leaf has said what it still holds: what it has discarded,
-trimmed or purged lies below its first message.
+After each possible request the leaf's sequences are read; nothing after a gap is confirmed until the leaf
+reports its first message.
 """
 
 from __future__ import annotations
@@ -39,18 +37,17 @@ from agent.jetstream.readers import StoredHeaders, read_headers
 
 _READ_SECONDS: Final = 2.0
 _STALLED_SECONDS: Final = 3.0
-"""For a server that does not answer meanwhile. An announcement is answered within four."""
+"""For a silent server; announcements are answered within four."""
 _PURGE_SECONDS: Final = 10.0
-"""`ingest` waits half a minute for its purge."""
+"""`ingest` waits half a minute."""
 _AT_ONCE: Final = 4
-"""Reads of aggregates: after a start of the server all leaves are read, and their announcements go before."""
+"""Parallel reads; announcements go first."""
 
 log = structlog.get_logger("registrar")
 
 
 class GapSearch:
-    """Reads the aggregates for gaps; what can't be read now is read later. `linked_at` gives the moment at
-    which the newest link of a leaf came up, 0 if it is unknown; `observe` looks at an aggregate."""
+    """Searches aggregates; `linked_at` returns a leaf's link time (0: unknown), `observe` an observation."""
 
     def __init__(
         self,
@@ -62,11 +59,11 @@ class GapSearch:
         self._stretches: dict[str, Stretch] = {}
         self._noted: dict[str, Observation] = {}
         self._begun: dict[str, str] = {}
-        """By the name of its stream, which server led when an epoch began that has no stretch yet."""
+        """Leader at an epoch's start, by stream, without stretch yet."""
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def begin(self, leaves: Iterable[LeafRecord], now: float) -> None:
-        """The hub's server may have started, and asked each leaf before anybody looked."""
+        """Assume that a restarted server asked all leaves."""
         self._stretches.clear()
         self._noted.clear()
         self._begun.clear()
@@ -77,12 +74,11 @@ class GapSearch:
                 self._stretches[leaf_stream(leaf.domain, cls)] = stretch_at_start(record, now)
 
     def begin_epoch(self, domain: str, cls: str, seen: Observation) -> None:
-        """The source of a new epoch is going to be added; `seen` is a look before."""
+        """Note an epoch's coming source and an earlier look."""
         self._begun[leaf_stream(domain, cls)] = seen.info.leader
 
     def note(self, seen: Observation) -> None:
-        """A look at an aggregate: the server asks for a source that it does not hear, and another one that
-        leads it now asks for all."""
+        """Note a look: servers ask for silent sources, new leaders for all."""
         before = self._noted.get(seen.info.name)
         if before is not None and seen.asked <= before.asked:
             return
@@ -99,8 +95,7 @@ class GapSearch:
                 stretch.settle(state.seq, seen.asked)
 
     async def look(self, domain: str, cls: str, record: ClassRecord, seen: Observation) -> Stretch:
-        """How far the epoch of a record is there without a gap. While many are read it is what was known
-        before."""
+        """Return how far an epoch is complete."""
         stretch, held, info = self._stretch(domain, cls, record, seen), record.held, seen.info
         if held is None or record.lost:
             return stretch
@@ -116,7 +111,7 @@ class GapSearch:
     async def read_up_to(
         self, records: Iterable[tuple[LeafRecord, str, ClassRecord]], seen: Observation
     ) -> int:
-        """Read what is not read yet of an aggregate that is going to be purged; up to where that was done."""
+        """Read unread messages before a purge; returns the end."""
         limit, until, info = MAX_INT, loop_time() + _PURGE_SECONDS, seen.info
         if info.leader:
             self.note(await self._observe(info.name))
@@ -165,7 +160,7 @@ class GapSearch:
         info: StreamInfo,
         until: float = inf,
     ) -> None:
-        """Read on up to what the hub holds, as far as that goes in a moment that begins before `until`."""
+        """Read on for a moment."""
         whole = follows(held, stretch)
         if not whole:
             async with self._places:
@@ -176,7 +171,7 @@ class GapSearch:
             stretch.read(held, info.name)
 
     async def _read_on(self, domain: str, cls: str, stretch: Stretch, info: StreamInfo) -> bool:
-        """Whether that met the end of the aggregate."""
+        """Read on; returns whether the end was met."""
         name = leaf_stream(domain, cls)
 
         def take(message: StoredHeaders) -> None:

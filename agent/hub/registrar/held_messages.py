@@ -1,7 +1,4 @@
-"""What the hub holds of each class: the message at its cursor, and whether a checkpoint still stands there.
-Asks for a message only if no earlier look tells. And the answers to leaves whose senders wait for the hub:
-they ask which of their messages it holds, and change nothing.
-"""
+"""Finds the hub's messages at cursors and checkpoints, and answers leaves' cursor requests."""
 
 from __future__ import annotations
 
@@ -46,36 +43,32 @@ log = structlog.get_logger("registrar")
 
 
 class ProvenCheckpoints:
-    """The newest checkpoints of each class that were seen in its aggregate, which does not change while its
-    server runs."""
+    """Checkpoints seen in an aggregate while its server runs."""
 
     def __init__(self) -> None:
         self._proven: dict[tuple[str, str], deque[tuple[str, Checkpoint]]] = {}
 
     def clear(self) -> None:
-        """What was seen has to be seen again."""
+        """Forget all."""
         self._proven.clear()
 
     def add(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> None:
-        """This checkpoint was seen."""
         proven = self._proven.setdefault((domain, cls), deque(maxlen=2))
         proven.append((info.created, checkpoint))
 
     def holds(self, domain: str, cls: str, checkpoint: Checkpoint, info: StreamInfo) -> bool:
-        """Whether it was seen in this aggregate."""
         return (info.created, checkpoint) in self._proven.get((domain, cls), ())
 
 
 class HeldMessages:
-    """Looks messages of the aggregates up. Every method raises `ApiError` or `UnavailableError`."""
+    """Looks up messages. All methods raise `ApiError` or `UnavailableError`."""
 
     def __init__(self, streams: CellStreams, fleet: FleetState, gaps: GapSearch) -> None:
         self._streams, self.fleet, self.gaps = streams, fleet, gaps
         self.proven = ProvenCheckpoints()
 
     async def newest(self, domain: str, cls: str, epoch: str, seen: Observation) -> Checkpoint | None:
-        """The newest message with an id that the hub holds of an epoch with all before it, None where that
-        is not known."""
+        """Return an epoch's newest complete message with id, or None."""
         record = self.fleet.record(domain, cls)
         if record is None:
             return None
@@ -89,14 +82,13 @@ class HeldMessages:
         return place if place is not None and place.hub_seq <= stretch.whole_to else None
 
     async def remember(self, domain: str, cls: str, seen: Observation) -> None:
-        """Look for the message at the cursor of a class, and remember it with what the hub holds. Nothing is
-        to be remembered of a class that its leaf drops meanwhile."""
+        """Record the message at a class's cursor, unless the class is dropped."""
         record = self.fleet.record(domain, cls)
         if record is not None:
             self.fleet.put(domain, cls, await self.with_held(domain, cls, seen, record))
 
     async def with_held(self, domain: str, cls: str, seen: Observation, record: ClassRecord) -> ClassRecord:
-        """The `record` of a class with what the hub holds by this look."""
+        """Return the `record` with this look's position."""
         newest, info = None, seen.info
         if record.stream_created != info.created and not record.lost:
             # It was deleted and created since the record was looked up a moment ago.
@@ -116,7 +108,7 @@ class HeldMessages:
     async def newest_batch(
         self, domain: str, cls: str, record: ClassRecord, info: StreamInfo
     ) -> StoredMessage | None:
-        """The newest batch of a class whose message at the cursor has no id; None if that has one."""
+        """Return the newest batch if the cursor's message has no id."""
         if record.held is None or record.held.message_id:
             return None
         return await self._newest(domain, cls, batch_subject(domain, cls, ">"), info)
@@ -124,7 +116,7 @@ class HeldMessages:
     async def agreed(
         self, domain: str, cls: str, checkpoint: Checkpoint, record: ClassRecord, info: StreamInfo
     ) -> bool | None:
-        """Whether a checkpoint still holds, None if that is not known (`answer.agreed`)."""
+        """Tell whether a checkpoint holds (`answer.agreed`)."""
         if self.proven.holds(domain, cls, checkpoint, info):
             return True
         message = None
@@ -141,9 +133,7 @@ class HeldMessages:
 
 
 class Cursors:
-    """Answers the questions of these `domains`. Looks at an aggregate no more often than each `LOOK_SECONDS`,
-    however many ask; in a cluster once more where the newest message came after that look, one question at a
-    time, whose answer all that wait share."""
+    """Answers requests of `domains`, looking at most each `LOOK_SECONDS`; clusters share one more look."""
 
     def __init__(
         self,
@@ -159,7 +149,7 @@ class Cursors:
         self._busy: set[str] = set()
 
     async def receive(self, msg: Msg, group: asyncio.TaskGroup) -> None:
-        """Answer a question, in a task of `group`."""
+        """Answer a request in a task."""
         domain = msg.subject.rpartition(".")[2]
         if (why := self._turned_away(domain, msg.data)) is not None:
             await respond(msg, CursorAnswer(refused=why).encode())

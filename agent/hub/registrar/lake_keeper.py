@@ -1,7 +1,4 @@
-"""Keeps which lake is the hub's: no other one has the aggregates purged.
-
-The record lies beside those of the leaves, so that it is replicated, outlives the agent and is of the same
-moment as the streams where the hub is restored from a copy."""
+"""Keeps the hub's lake in the fleet's bucket, so it is replicated and restored with the streams."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ log = structlog.get_logger("registrar")
 
 
 class LakeKeeper:
-    """Knows the hub's lake; `known` is None until the first lake reports."""
+    """Knows the lake; `known` None before its first report."""
 
     def __init__(self, store: FleetStore, readiness: Readiness) -> None:
         self._store, self._readiness = store, readiness
@@ -41,7 +38,7 @@ class LakeKeeper:
         self._changing = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Read the record. Raises `ApiError` or `UnavailableError`."""
+        """Load the record. Raises `ApiError` or `UnavailableError`."""
         stored = stored_lake(await self._store.load_lake())
         if stored is None and self.known is not None:
             await self._store.save_lake(self.known.encode())  # the bucket was recreated
@@ -49,8 +46,9 @@ class LakeKeeper:
         self.known = stored
 
     async def admit(self, committed: Committed) -> None:
-        """Record what the lake of a commit holds, or raise `ContractError` where it is not the hub's. On
-        return the record is stored. Raises `ApiError` or `UnavailableError`."""
+        """Store a lake's commit. Raises `ContractError` for another lake, `ApiError`
+        or `UnavailableError`.
+        """
         async with self._changing:
             await self._admit(committed)
 
@@ -72,7 +70,7 @@ class LakeKeeper:
             log.info("lake accepted", lake=after.id, place=after.place)
 
     async def receive(self, msg: Msg) -> None:
-        """Answer a person's question, or take the word of a person."""
+        """Answer a person's question or adoption."""
         row: dict[str, object] = {"v": VERSION}
         try:
             await self._readiness.wait()

@@ -1,9 +1,7 @@
-"""Ends the links of leaves that are let in no more. A server that reads its configuration again lets them in
-no more, but leaves the links that are up as they are. This module may go once it ends them.
+"""Disconnects leaves whose key was revoked, since a server's reload keeps existing links. Remove when it ends
+them.
 
-Nothing tells by which key a link came in that was there before this agent: its server's name is its owner's
-choice. So when a key has gone since the last time, or lets into another cell, all links are cut. A leaf
-redials within a second and loses nothing.
+Older links' keys are unknown, so after a revocation all links are cut; leaves redial within a second.
 """
 
 from __future__ import annotations
@@ -29,9 +27,7 @@ log = structlog.get_logger("registrar")
 
 
 class LinkCutter:
-    """`keys` are let in, `revoked` gives the domain of each that is not any more. Without a connection to the
-    system account (`nc`) it can cut nothing, and it cuts nothing while another agent may lead (`leads`): that
-    one may let in a key which this agent does not know of."""
+    """Knows admitted `keys` and `revoked` ones by domain. Cuts only with `nc` and while it `leads`."""
 
     def __init__(
         self,
@@ -50,13 +46,11 @@ class LinkCutter:
 
     @property
     def settled(self) -> bool:
-        """Whether no link is up that has to go, as far as is known."""
+        """Whether no known link must end."""
         return self._compared and not self._unconfirmed
 
     async def settle(self, links: Collection[LinkId], *, complete: bool) -> None:
-        """Cut all of these links, which are up, if a key has gone since this was done last, and again those
-        that were cut and are still there. They are `complete` if every server of the hub has named its own:
-        else those of the others have yet to be cut."""
+        """Cut all links after a revocation, and remaining ones again; `complete` if all servers answered."""
         asked = frozenset(self._unconfirmed)
         self._unconfirmed -= asked - await self._cut(asked.intersection(links))
         try:
@@ -67,8 +61,7 @@ class LinkCutter:
             self._uncompared.begin("links not cut yet", reason=str(error))
 
     async def refuses(self, event: LinkEvent) -> bool:
-        """Whether a link that came up has a key that was revoked; then it is cut. Only a hub's server with an
-        older configuration lets it in."""
+        """Cut a new link with a revoked key, from a server with an older configuration; returns whether."""
         domain = self._revoked.get(event.user)
         if domain is None:
             return False
@@ -95,7 +88,7 @@ class LinkCutter:
         self._compared = True
 
     async def _cut(self, links: Collection[LinkId]) -> set[LinkId]:
-        """Cut these links; returns those of which the server did not say that they are."""
+        """Cut links; returns unconfirmed ones."""
         nc = self._nc
         if nc is None:
             return set()

@@ -1,8 +1,7 @@
-"""The metrics of the registrar, in the registry of its agent; and each leaf in them, for Prometheus cannot
-scrape a leaf behind NAT. The fleet in memory is read at each scrape; between scrapes it costs nothing.
+"""Exposes registrar metrics and about twelve series per leaf, since Prometheus can't scrape leaves behind
+NAT.
 
-Per leaf there are some twelve series, summed over its classes. Each state that it is in is a series whose
-label is the word; there is none for the others.
+The fleet is read at each scrape. Each present state is a series.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class RegistrarMetrics:
 
 
 class LeadMetrics:
-    """Whether this agent leads, in the registry of its agent; they are there where several may."""
+    """Whether this agent leads, in clusters."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.leading = Gauge(
@@ -96,7 +95,7 @@ _LONGEST_VERSION: Final = 64
 
 
 class _LeafRow(Struct, frozen=True):
-    """What is shown of one leaf; None where it is not known."""
+    """A leaf's shown values; None if unknown."""
 
     domain: str
     states: Sequence[str]
@@ -114,18 +113,18 @@ class _LeafRow(Struct, frozen=True):
 
 
 class LeafMetric(Struct, frozen=True):
-    """A metric with the label `domain`."""
+    """A metric with label `domain`."""
 
     name: str
     documentation: str
     field: str
     """Of `_LeafRow`."""
     label: str = ""
-    """If given, the field is the value or the values of this label, and each sample is 1."""
+    """If set, the field gives this label's values, with samples 1."""
     kind: str = "gauge"
 
     def samples(self, rows: Iterable[_LeafRow]) -> Iterator[Sample]:
-        """The samples of the leaves of which it is known."""
+        """Yield samples of known values."""
         return (sample for row in rows for sample in self._samples(row))
 
     def _samples(self, row: _LeafRow) -> Iterator[Sample]:
@@ -188,15 +187,14 @@ LEAF_METRICS: Final = (
 
 
 def shown_leaves(domains: Iterable[str], patterns: Sequence[str], most: int) -> list[str]:
-    """The leaves to show: those that match one of the patterns, the first so many by name."""
+    """Return matching leaves, the first `most` by name."""
     if "*" not in patterns:
         domains = [domain for domain in domains if any(fnmatchcase(domain, pattern) for pattern in patterns)]
     return sorted(domains)[:most]
 
 
 class LazySamples:
-    """The samples of one metric, made as they are read, which may be later: all at once would hold up the
-    event loop."""
+    """Samples made when read, to spare the loop."""
 
     def __init__(self, make: Callable[[], Iterator[Sample]]) -> None:
         self._make = make
@@ -206,7 +204,7 @@ class LazySamples:
 
 
 def lazy_metric(name: str, documentation: str, kind: str, make: Callable[[], Iterator[Sample]]) -> Metric:
-    """A metric whose samples `make` returns at each reading."""
+    """Return a metric with lazy samples."""
     metric = Metric(name, documentation, kind)
     # All that reads a metric iterates over its samples, once.
     metric.samples = cast(list[Sample], LazySamples(make))
@@ -214,7 +212,7 @@ def lazy_metric(name: str, documentation: str, kind: str, make: Callable[[], Ite
 
 
 class LeafCollector(Collector):
-    """Shows the domains of the fleet that `look` returns at each scrape."""
+    """Shows the fleet of `look` at each scrape."""
 
     def __init__(self, look: Callable[[], KnownFleet]) -> None:
         self._look = look
@@ -226,7 +224,7 @@ class LeafCollector(Collector):
 
 
 class _Rows:
-    """The rows of one scrape, each made once, when it is first read."""
+    """Rows of one scrape, made once."""
 
     def __init__(self, known: KnownFleet) -> None:
         self._known = known

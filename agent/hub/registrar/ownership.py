@@ -1,10 +1,7 @@
-"""Who may announce a domain, and who else does: another machine, or a copy of this one. Pure; its times are
-monotonic seconds that the caller gives.
+"""Decides who may announce a domain, and detects other machines and copies. Pure; monotonic seconds.
 
-A copied disk brings the machine id along, so only the run tells two such machines apart. An agent that is
-started again brings a new run and its old one is never heard again; two machines take turns. One old
-announcement may have been under way when its agent died: then the old run comes back once, and the new one
-after it. The third time that a run comes back is the sign.
+Copied disks share machine ids, so runs decide: two machines take turns. A late announcement lets an old run
+return once; the third return proves a copy.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ _RUNS: Final = 8
 
 
 class _Runs(Struct):
-    """The runs that announced one domain, the eldest first, each with when it was last heard."""
+    """A domain's runs, eldest first, with last times."""
 
     heard: dict[str, float] = field(default_factory=dict)
     current: str = ""
@@ -35,7 +32,7 @@ class DomainOwnership:
         self._runs: dict[str, _Runs] = {}
 
     def begin(self, domain: str, run: str, now: float) -> None:
-        """The run that a record names counts as heard, so that no other machine can take its domain first."""
+        """Count a recorded run as heard, so no other takes its domain."""
         self._heard.setdefault(domain, now)
         if domain not in self._runs:
             self._runs[domain] = _Runs({run: now}, run)
@@ -44,23 +41,22 @@ class DomainOwnership:
         self._heard[domain] = now
 
     def heard_ago(self, domain: str, now: float) -> float:
-        """Seconds since the machine that owns a domain was heard."""
+        """Return seconds since the owner was heard."""
         return now - self._heard.get(domain, float("-inf"))
 
     def heard_at(self) -> dict[str, float]:
-        """When the machine that owns each domain was heard."""
         return dict(self._heard)
 
     def claimed(self, domain: str, now: float) -> None:
-        """Somebody announced a domain that is not theirs."""
+        """Note a foreign announcement."""
         self._rivals[domain] = now
 
     def contested(self, domain: str, now: float) -> bool:
-        """Whether somebody lately announced a domain that is not theirs."""
+        """Tell whether there was one lately."""
         return now - self._rivals.get(domain, float("-inf")) < FRESH
 
     def settled(self, now: float) -> list[str]:
-        """The domains that no other machine claims any more, each returned once."""
+        """Return domains no longer claimed, once."""
         gone = [domain for domain, at in self._rivals.items() if now - at >= FRESH]
         for domain in gone:
             del self._rivals[domain]
@@ -70,8 +66,7 @@ class DomainOwnership:
         return gone
 
     def goes_on(self, domain: str, run: str, now: float) -> bool:
-        """Whether this run alone announces a domain, as when it was heard last; counts the announcement if
-        so."""
+        """Count an announcement if this run alone announces; returns whether."""
         runs = self._runs.get(domain)
         if runs is None or runs.copied or runs.current != run or domain in self._rivals:
             return False
@@ -79,12 +74,11 @@ class DomainOwnership:
         return True
 
     def is_copied(self, domain: str) -> bool:
-        """Whether two machines of one id take turns with a domain."""
+        """Tell whether two machines of one id alternate."""
         return domain in self._runs and self._runs[domain].copied
 
     def is_copy(self, domain: str, run: str, now: float) -> bool:
-        """Count an announcement of the machine that a domain belongs to; whether it comes from a copy of that
-        machine, and not from the run that was there first."""
+        """Count an announcement; tells whether it is from a copy."""
         runs = self._runs.setdefault(domain, _Runs())
         runs.heard = {other: at for other, at in runs.heard.items() if now - at < FRESH}
         if run != runs.current and run in runs.heard:

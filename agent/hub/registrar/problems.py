@@ -1,6 +1,6 @@
-"""What is wrong at the hub: the registrar's problems, each logged once when it begins and once when it ends;
-and whether it can take leaves in at all: its server is new enough, its streams exist, and the fleet was read
-back after the last reconnect."""
+"""Keeps the hub's problems, logged at start and end, and its readiness: server version, streams, loaded
+fleet.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ log = structlog.get_logger("registrar")
 
 
 class ActiveProblems:
-    """The problems of now by key, each a sentence."""
+    """Present problems by key."""
 
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
         self._logged: dict[str, float] = {}
-        """When each was logged."""
+        """Log times."""
 
     def begin(self, key: str, sentence: str, *, hub: bool = False) -> None:
-        """A problem is there; logged, and again with another sentence, but no more than once a minute. Of
-        leaves a bounded number is kept, those of the `hub` itself always are."""
+        """Start a problem; logged at most once a minute. Leaves' are bounded, the `hub`'s not."""
         if self._open.get(key) == sentence:
             return
         if len(self._open) >= _LIMIT and key not in self._open and not hub:
@@ -45,17 +44,17 @@ class ActiveProblems:
             log.warning(sentence, about=key)
 
     def end(self, key: str, sentence: str) -> None:
-        """The problem is over; logged if it was there."""
+        """End a problem."""
         self._logged.pop(key, None)
         if self._open.pop(key, None) is not None:
             log.info(sentence, about=key)
 
     def of(self, key: str) -> str | None:
-        """The sentence of an open problem."""
+        """Return an open problem's sentence."""
         return self._open.get(key)
 
     def among(self, key: str) -> dict[str, str]:
-        """The sentences of the open problems with such a key, by what stands for its `{}` at the end."""
+        """Return open problems by the part for `{}` at the key's end."""
         prefix = key.removesuffix("{}")
         return {
             name.removeprefix(prefix): words for name, words in self._open.items() if name.startswith(prefix)
@@ -67,8 +66,7 @@ _REGISTRAR: Final = "registrar"
 
 
 class Readiness:
-    """Calls `begin` once after each reconnect: what is in memory may be newer than a store that was restored
-    from a backup meanwhile. The first of `clients` is in the first cell. `begin` raises `JetStreamError`."""
+    """Calls `begin` after each reconnect, as the store may be restored. `begin` raises `JetStreamError`."""
 
     def __init__(
         self, clients: Sequence[Client], begin: Callable[[], Awaitable[None]], problems: ActiveProblems
@@ -78,7 +76,7 @@ class Readiness:
         self._beginning = asyncio.Lock()
 
     async def wait(self) -> int:
-        """Return the number of the last reconnect once the hub is ready after it. Raises `JetStreamError`."""
+        """Wait until ready; returns the reconnect's number. Raises `JetStreamError`."""
         async with self._beginning:
             reconnect = self._reconnects
             if self._reconnect == reconnect:
@@ -95,24 +93,24 @@ class Readiness:
             return reconnect
 
     def is_at(self, reconnect: int) -> bool:
-        """Whether the hub is ready after this reconnect, which is the newest."""
+        """Tell whether ready after this newest reconnect."""
         return self._reconnect == reconnect == self._reconnects
 
     def confirm(self, reconnect: int) -> None:
-        """Raise `UnavailableError` if the hub's server was restarted since this reconnect."""
+        """Raise `UnavailableError` after another reconnect."""
         if reconnect != self._reconnects:
             raise UnavailableError("the hub's server was restarted meanwhile")
 
     def trouble(self) -> str | None:
-        """Why no leaf can be taken in, None if they can."""
+        """Return why no leaf is admitted, or None."""
         return self.server_trouble() or self._problems.of(_REGISTRAR)
 
     def server_trouble(self) -> str | None:
-        """Why the hub's server cannot be trusted with links, None if it can."""
+        """Return why the server is unfit for links, or None."""
         return self._problems.of(_SERVER)
 
     def _check_server(self) -> None:
-        """An old server loses messages without a word, so no leaf is taken in on one."""
+        """Check the version; old servers lose messages silently."""
         version = self._clients[0].connected_server_version
         try:
             check_version(f"{version.major}.{version.minor}.{version.patch}", "the hub's server")
@@ -129,8 +127,7 @@ class Readiness:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage collection while a fleet is read: each full one would look at all that was read so far. What
-    was read is let alone from then on."""
+    """Pause garbage collection while loading a fleet, then freeze it."""
     gc.disable()
     try:
         yield

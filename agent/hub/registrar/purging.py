@@ -1,8 +1,7 @@
-"""Purging from an aggregate what `ingest` has committed.
+"""Purges committed messages from aggregates.
 
-A hub's server that is killed knows the place of a source only from its newest message. So before that goes,
-what the hub held of each leaf is stored; otherwise a leaf would be answered too low a position. And what a
-record says of a place is compared with the message there, for afterwards only the record tells.
+A killed server knows a source's place only from its newest message, so positions are stored before. Recorded
+places are compared before their messages go.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ log = structlog.get_logger("registrar")
 
 
 class Purging:
-    """Purges the aggregates; `keep` messages stay, so that checkpoints can still be checked."""
+    """Purges aggregates, keeping `keep` messages for checkpoints."""
 
     def __init__(
         self,
@@ -53,8 +52,9 @@ class Purging:
         self._lake = lake
 
     async def answer(self, stream: str, data: bytes) -> dict[str, Any]:
-        """Purge what was committed, or say what is on disk; `stream` is that of the subject. Raises
-        `ContractError`, `ApiError` or `UnavailableError`."""
+        """Purge a commit or report the synced end; `stream` is the subject's. Raises `ContractError`,
+        `ApiError` or `UnavailableError`.
+        """
         committed = parse_committed(data)
         if committed.stream != stream:
             raise ContractError(f"committed: {committed.stream!r} came on the subject of {stream!r}")
@@ -63,13 +63,13 @@ class Purging:
         return {"purged": await self._purge(committed)} if committed.seq else await self._synced(stream)
 
     async def _synced(self, stream: str) -> dict[str, Any]:
-        """Up to where an aggregate is on disk, once all that it holds now is."""
+        """Return the synced end, after a sync."""
         info = (await self._aggregates.controllers[stream].observe()).info
         await self._durability.sync()
         return {"created": info.created, "synced": min(info.last, self._durability.synced(info))}
 
     async def _purge(self, committed: Committed) -> int:
-        """Purge what was committed, as far as it may go; how many messages went."""
+        """Purge as far as allowed; returns the number."""
         stream = committed.stream
         seen = await self._aggregates.controllers[stream].observe()
         up_to = purge_up_to(committed, seen.info, self._keep)
@@ -89,8 +89,7 @@ class Purging:
         return purged
 
     async def _check_message(self, committed: Committed) -> None:
-        """Raise `ContractError` where another message has the sequence up to which was committed: a stream
-        that was restored from a copy keeps the moment at which it was made."""
+        """Raise `ContractError` if another message has the committed sequence, as after a restore."""
         stream, seq = committed.stream, committed.seq
         js = self._streams.of(stream)
         message = await js.get_message(stream, seq=seq) if committed.arrived else None
@@ -101,7 +100,7 @@ class Purging:
             )
 
     async def _remember(self, seen: Observation, up_to: int) -> None:
-        """Store what the hub holds of each leaf whose newest message goes."""
+        """Store positions of leaves whose newest message goes."""
         info = seen.info
         self._fleet.note(seen)
 
@@ -124,7 +123,7 @@ class Purging:
         self._fleet.purging(noted)
 
     async def _compare(self, info: StreamInfo, up_to: int) -> bool:
-        """Compare what the records say of places that go with the messages there; whether any differs."""
+        """Compare recorded places before their purge; returns whether any differs."""
         proven = self._held.proven
         unproven = [
             (leaf.domain, cls, known)
@@ -151,5 +150,5 @@ class Purging:
 
 
 def _is_open(record: ClassRecord) -> bool:
-    """Whether it is not known which message is the newest of an epoch."""
+    """Tell whether an epoch's newest message is unknown."""
     return record.held is not None and not (record.held.message_id or record.held.hub_seq)

@@ -1,5 +1,4 @@
-"""How often a domain may ask, how much it has sent in the last hour, and who has sent too much. Pure; its
-times are monotonic seconds that the caller gives."""
+"""Limits requests and hourly bytes of domains. Pure; monotonic seconds."""
 
 from __future__ import annotations
 
@@ -13,21 +12,21 @@ HOUR: Final = 3600.0
 _PARTS: Final = 60
 _ENDED: Final = 10_000
 _AGAIN: Final = 0.8
-"""Who was over may go on below this part of the limit, so that it does not come and go with every batch."""
+"""Part of the limit below which a domain returns, against flapping."""
 
 
 class Allowance:
-    """So many at once, and one more after each so many seconds."""
+    """A token bucket: `at_once`, refilled each `every` seconds."""
 
     __slots__ = ("_every", "_full_at", "_most")
 
     def __init__(self, at_once: int, every: float) -> None:
         self._every, self._most = every, (at_once - 1) * every
         self._full_at = float("-inf")
-        """When all of them are allowed again."""
+        """When it is full again."""
 
     def take(self, now: float) -> bool:
-        """Whether one more is allowed now; counts it if so."""
+        """Count one if allowed; returns whether."""
         if self._full_at - now > self._most:
             return False
         self._full_at = max(now, self._full_at) + self._every
@@ -35,7 +34,7 @@ class Allowance:
 
 
 class Quota:
-    """Counts what came over each link against a limit in bytes an hour, to within a minute."""
+    """Counts link bytes per hour, to a minute."""
 
     def __init__(self, limit: int, hour: float = HOUR) -> None:
         self.limit = limit
@@ -45,11 +44,11 @@ class Quota:
         self._links: dict[LinkId, int] = {}
         self._ended: dict[LinkId, None] = {}
         self.totals: dict[str, int] = {}
-        """Bytes of each domain since this began to count."""
+        """Bytes by domain since start."""
         self._sent: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
 
     def count(self, links: Mapping[LinkId, int], domains: Mapping[LinkId, str], now: float) -> None:
-        """Take in what every link that is up has carried from its leaf so far."""
+        """Count all links' totals."""
         counted = {
             link: total for link, total in links.items() if link in domains and link not in self._ended
         }
@@ -58,8 +57,7 @@ class Quota:
         self._links = counted
 
     def ended(self, link: LinkId, domain: str, total: int, now: float) -> None:
-        """Take in what a link of a domain has carried in all, which is down now: else one that is dialled
-        again and again would be counted only where it lives long enough to be looked at."""
+        """Count an ended link's total, as it may be short-lived."""
         if link in self._ended:
             return
         self._add(domain, max(0, total - self._links.pop(link, 0)), now)
@@ -69,8 +67,7 @@ class Quota:
             del self._ended[next(iter(self._ended))]
 
     def changed(self, now: float, domains: Collection[str] | None = None) -> tuple[set[str], set[str]]:
-        """The domains that are over the limit since the last call, and those that are not any more; of these
-        `domains` only, if given."""
+        """Return domains newly over and under the limit, among `domains`."""
         looked = list(self._sent) if domains is None else domains
         sent = {domain: self.sent(domain, now) for domain in looked}
         begun = {domain for domain, size in sent.items() if size > self.limit} - self.over
@@ -80,7 +77,7 @@ class Quota:
         return begun, ended
 
     def sent(self, domain: str, now: float) -> int:
-        """Bytes that came from a domain in the last hour."""
+        """Return a domain's bytes in the last hour."""
         parts = self._sent[domain]
         while parts and now - parts[0][0] >= self._hour:
             parts.popleft()
@@ -98,7 +95,7 @@ class Quota:
 
 
 def sentence(domain: str, sent: int, limit: int) -> str:
-    """What is said of a domain that is over its limit."""
+    """Describe a domain over its limit."""
     return (
         f"{domain} has sent {sent} bytes within an hour, and [registrar] bytes_per_hour allows {limit}: its "
         f"sources are taken out until the hour has room again; its readings wait on the leaf"

@@ -1,7 +1,6 @@
-"""The registrar's records of leaves, and which announcements it accepts. Pure: no clock, no connection.
+"""Defines leaves' records and admission of announcements. Pure.
 
-A record outlives the hub's server and is backed up with its streams, so that after a restore both are of the
-same moment.
+Records are backed up with the streams, so a restore has both at one moment.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ POWER_CUT: Final = "the hub's machine was restarted, and its server does not syn
 
 _MISSED: Final = 3
 SLOWEST: Final = 60.0
-"""Seconds between the announcements of a leaf with the profile `thin`."""
+"""Announcement interval of profile `thin`."""
 
 MOST_MADE: Final = 16
-"""How often the server of a leaf may create the stream of a class anew over its messages. The aggregate's
-metadata hold each time, of which nats-server takes 128 KiB (`JSMaxMetadataLen`)."""
+"""Recreations of a class's stream, limited by metadata of 128 KiB (`JSMaxMetadataLen`)."""
 MADE_OFTEN: Final = (
     "the server of {domain!r} created the stream of class {cls!r} anew over its messages more than {most} "
     "times: its disk loses files; replace the disk, forget the leaf (`petiole fleet forget {domain}`) and "
@@ -44,66 +42,63 @@ MADE_OFTEN: Final = (
 )
 
 FRESH: Final = 60.0
-"""Seconds for which a machine that was heard owns its domain."""
+"""Seconds for which a heard machine owns its domain."""
 
 _Record = TypeVar("_Record", "LeafRecord", "PurgeMarker")
 
 
 class HubPosition(Struct, frozen=True):
-    """How far the hub held the messages of an epoch."""
+    """The hub's position in an epoch."""
 
     seq: int
-    """The highest leaf sequence."""
+    """Highest leaf sequence."""
     message_id: str
-    """The id of the message there, "" if it was not seen."""
+    """Its id, "" if unseen."""
     hub_seq: int
-    """The hub sequence of that message, 0 if it was not seen."""
+    """Its hub sequence, 0 if unseen."""
     last: int
-    """The aggregate's last sequence then."""
+    """The aggregate's end then."""
 
 
 class ClassRecord(Struct, frozen=True):
-    """One class of a leaf: its link, the streams on both sides, and what both sides know of each other."""
+    """A class: link, streams and shared knowledge."""
 
     epoch: str
     created: str
-    """The identity of the leaf's stream."""
+    """Leaf stream identity."""
     stream: str
     """The aggregate."""
     stream_created: str
-    """The identity of the aggregate."""
+    """Aggregate identity."""
     held: HubPosition | None = None
     checkpoint: Checkpoint | None = None
-    """The newest checkpoint that both sides know."""
+    """Newest common checkpoint."""
     since: int = 0
-    """The aggregate's last sequence when it was known to hold nothing of this epoch."""
+    """Aggregate's end before this epoch."""
     unsure: bool = False
-    """Whether messages of this epoch may have been purged unseen."""
+    """Whether messages may have been purged unseen."""
     lost: str = ""
-    """Why the messages of this epoch cannot be relied on, so that the leaf has to begin another one."""
+    """Why the epoch is unreliable and must be replaced."""
     proposed: Checkpoint | None = None
-    """The checkpoint of the newest answer in which both sides agreed; a restored hub falls back to it, as the
-    record is restored too."""
+    """Last agreed checkpoint, for a restored hub."""
     cut: int | None = None
-    """Above this sequence the aggregate holds nothing on which both sides agreed before this record: it ended
-    there when it was restored without its record, or the record is new to it. None otherwise."""
+    """End of a restored aggregate without later agreements, or None."""
     boot: str = ""
-    """Identifies the page cache through which this epoch came (`Durability.boot`)."""
+    """Page cache of this epoch (`Durability.boot`)."""
     rests: str = ""
-    """The identity of the hub's server that had dropped its source, for the class is idle; "" if it had
-    not."""
+    """Server that dropped its idle source, or ""."""
 
     before: str = ""
     """The aggregate of another cell that the class was in before; "" if it was in none."""
 
     @property
     def known_to(self) -> int:
-        """Up to which sequence of the aggregate it is known what of this epoch is in it."""
+        """Aggregate sequence up to which this epoch is known."""
         return self.held.last if self.held else self.since
 
 
 class AggregateRef(Struct, frozen=True):
-    """The aggregate of a class: its name, when it was made and its last sequence."""
+    """An aggregate's name, creation and end."""
 
     stream: str
     created: str
@@ -111,34 +106,35 @@ class AggregateRef(Struct, frozen=True):
 
 
 class LeafRecord(Struct, frozen=True):
-    """A leaf as it announced itself."""
+    """An announced leaf."""
 
     domain: str
     machine: str
     run: str
     versions: dict[str, str]
     announced_at: str
-    """RFC 3339 by the hub's clock, for people only."""
+    """RFC 3339, hub clock, for people."""
     classes: dict[str, ClassRecord]
     said: dict[str, ClassState] = {}
-    """Its streams as it announced them, for the audit (`agent.contract.parse_fleet_record`). A class that it
-    announces no more stays here while the hub lacks messages of it."""
+    """Announced streams for the audit (`agent.contract.parse_fleet_record`); dropped classes stay while
+    incomplete.
+    """
     every: float | None = None
-    """Seconds between its announcements, None where it does not say."""
+    """Announced interval in seconds, or None."""
     states: dict[str, str] = {}
-    """What is wrong with it, as it announced (`Announce.states`)."""
+    """Announced faults (`Announce.states`)."""
     made: dict[str, dict[str, str]] = {}
-    """By class, when its server created the stream anew over its messages, and when it was created first."""
+    """Recreation and first creation by class."""
     v: int = VERSION
 
     @property
     def silent_after(self) -> float:
-        """Seconds without an announcement after which its agent counts as silent: three were missed."""
+        """Seconds for three missed announcements."""
         return _MISSED * (self.every or SLOWEST)
 
 
 class PurgeMarker(Struct, frozen=True):
-    """All stored records of an aggregate knew what of their leaf it held up to its sequence `last`."""
+    """All stored records knew their position up to aggregate sequence `last`."""
 
     stream: str
     created: str
@@ -155,12 +151,12 @@ def encode(record: LeafRecord | PurgeMarker) -> bytes:
 
 
 def decode_leaf(data: bytes) -> LeafRecord:
-    """Read the record of a leaf back; raises `ContractError`."""
+    """Parse a leaf's record; raises `ContractError`."""
     return _decoded(_DECODER, data)
 
 
 def decode_noted(data: bytes) -> PurgeMarker:
-    """Read what was noted of an aggregate back; raises `ContractError`."""
+    """Parse a purge mark; raises `ContractError`."""
     return _decoded(_NOTED, data)
 
 
@@ -177,8 +173,9 @@ def _decoded(decoder: msgspec.json.Decoder[_Record], data: bytes) -> _Record:
 def refusal(
     announce: Announce, classes: Iterable[str] | None, known: LeafRecord | None, heard_ago: float
 ) -> str | None:
-    """Why an announcement is not taken in, None when it is. `classes` are those configured for the domain,
-    None where the domain is not; `heard_ago` is how many seconds ago the known machine was heard."""
+    """Return why an announcement is refused, or None. `classes` None if unconfigured; `heard_ago` of the
+    known machine.
+    """
     domain = announce.domain
     if classes is None:
         return (
@@ -196,7 +193,7 @@ def refusal(
 
 
 def refused_classes(announce: Announce, classes: Iterable[str], known: LeafRecord | None) -> dict[str, str]:
-    """Why classes of a leaf are not taken in, by class; the others are."""
+    """Return refusals by class; others are admitted."""
     often = {
         cls: MADE_OFTEN.format(domain=announce.domain, cls=cls, most=MOST_MADE)
         for cls, made in _made(announce, known).items()
@@ -212,7 +209,7 @@ def refused_classes(announce: Announce, classes: Iterable[str], known: LeafRecor
 
 
 def _made(announce: Announce, known: LeafRecord | None) -> dict[str, dict[str, str]]:
-    """When the streams of a leaf were created anew, with what it announces."""
+    """Return recreation times with the announced ones."""
     found = {} if known is None else dict(known.made)
     for cls, state in announce.classes.items():
         if state.made:
@@ -227,12 +224,12 @@ def admitted(
     now: str,
     boot: str = "",
 ) -> LeafRecord:
-    """The record of a leaf that was taken in; `places` gives the aggregate of each class. What the hub held
-    is kept only for the same epoch, leaf stream and aggregate: sequences of another one mean other messages.
-    An epoch is lost under which one of the two streams was recreated, or which is new to the records though
-    the hub has acknowledged messages of it: they were restored from before the epoch, and so was the
-    aggregate. So is one that came through another page cache than that of this `boot`: its source may have
-    gone on behind what a power cut took; and one that was begun before that and is announced after it."""
+    """Return an admitted leaf's record; `places` are aggregates by class.
+
+    Positions stay only for equal epoch and streams. An epoch is lost if a stream was recreated under it, if
+    it is new but acknowledged (restored before it), or if of another `boot`, as its source may have passed a
+    loss.
+    """
     records = {}
     for cls, state in announce.classes.items():
         place = places[cls]
@@ -262,8 +259,7 @@ def admitted(
 
 
 def _left_behind(known: LeafRecord | None) -> dict[str, ClassState]:
-    """What was announced of the classes of which the hub lacks messages: of one that its leaf's configuration
-    has no more nothing else says so at the hub."""
+    """Return announcements of dropped classes with missing messages."""
     if known is None:
         return {}
 
@@ -277,8 +273,7 @@ def _left_behind(known: LeafRecord | None) -> dict[str, ClassState]:
 def _begun(
     record: ClassRecord, old: ClassRecord | None, announced: Checkpoint | None, acked: int, stream: str
 ) -> ClassRecord:
-    """The first record of a link whose class had the record `old` before; `stream` is the leaf's. A
-    checkpoint that is `announced` is looked for in the aggregate, which leaves no doubt."""
+    """Return a link's first record; `stream` is the leaf's. An `announced` checkpoint is looked up."""
     same = old is not None and old.stream_created == record.stream_created
     lost = ""
     if old is not None and old.epoch == record.epoch:
@@ -296,16 +291,16 @@ def _begun(
 
 
 def _begun_before_boot(record: ClassRecord, old: ClassRecord | None, *, known: bool) -> bool:
-    """Whether a link may begin behind what a power cut took: its leaf chose the beginning by an answer over
-    the link before, which came from another page cache than that of now. An epoch that is lost gives no such
-    answer. Without a record of it nothing is certain of a link on which both sides had agreed (`known`)."""
+    """Tell whether a link's start rests on an answer from before the boot. Without record, unknown but for
+    agreement.
+    """
     if old is None:
         return record.boot != "" and known
     return old.created == record.created and old.boot != record.boot and not old.lost
 
 
 def new_epochs(leaf: LeafRecord, known: LeafRecord | None) -> list[str]:
-    """The classes whose link is another one than before."""
+    """Return classes with a changed link."""
     before = known.classes if known else {}
     return [
         cls for cls, record in leaf.classes.items() if cls not in before or before[cls].epoch != record.epoch

@@ -1,6 +1,5 @@
-"""The registrar: answers what leaves announce, keeps the aggregates' sources and the fleet, and purges what
-is safe in the table. The one writer of the hub's streams; no reading passes through it, and links that are
-made go on flowing without it.
+"""Runs the registrar: answers announcements, keeps sources and fleet, purges. Existing links flow
+without it.
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ log = structlog.get_logger("registrar")
 
 
 class Registrar:
-    """The registrar of one hub, over a connection in the first cell and one in the system account; without
-    the latter it learns of links only from announcements. `cells` are its connections in the other cells. All
-    reconnect by themselves, for ever.
-    With a `leadership` it changes and answers nothing but while that holds, and is run once."""
+    """One hub's registrar over account and system connections (or announcements alone), both reconnecting.
+
+    With `leadership` it acts only while leading, and runs once.
+    """
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class Registrar:
         self._readers = {name: readers(config, name) for name in aggregates(config) if config.user}
         self._configured, self._users = members_digest(config.leaf), users_digest(config.user)
         self.users = ""
-        """The digest of the users whose consumers exist; empty until they do."""
+        """Digest of users with consumers, or ""."""
         self._cutter = LinkCutter(
             system_nc,
             self._store,
@@ -169,7 +168,7 @@ class Registrar:
             self._metrics,
         )
         self.lake = LakeKeeper(self._store, self._readiness)
-        """The lake behind which this hub purges."""
+        """The lake behind which it purges."""
         self._cursors = Cursors(held, self._fleet, self._aggregates, self._classes, self._readiness)
         self._purging = Purging(
             streams,
@@ -197,11 +196,11 @@ class Registrar:
         self._metrics.unshown.set(len(at_work) - len(self._shown))
         registry.register(LeafCollector(lambda: self._known(self._shown)))
         self.audits = Audits(self._store, self._readiness, self._shown)
-        """What the newest audit found."""
+        """The newest audit."""
         registry.register(self.audits)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve until `stopping` is set, whatever the hub's server does meanwhile."""
+        """Serve until `stopping`."""
         async with asyncio.TaskGroup() as group:
             services = (
                 self._keep_ready,
@@ -250,14 +249,14 @@ class Registrar:
             await take(msg)
 
     def status(self) -> dict[str, Any]:
-        """The aggregates, and every configured leaf with its state in one sentence."""
+        """Return aggregates and leaves, a sentence each."""
         known = self._known(tuple(self._classes))
         fleet = fleet_status(known, self._upkeep.ahead(), self.trouble(), self.audits.head)
         lake = None if self.lake.known is None else self.lake.known.as_row()
         return {**fleet, "lake": lake, "configured": self._configured, "links_settled": self._cutter.settled}
 
     def _known(self, domains: Sequence[str]) -> KnownFleet:
-        """What is known now, of which these domains are to be shown."""
+        """Return present knowledge to show."""
         return KnownFleet(
             domains,
             dict(self._fleet.leaves),
@@ -277,18 +276,18 @@ class Registrar:
         )
 
     def trouble(self) -> str | None:
-        """Why no leaf can be taken in, None where they can."""
+        """Return why no leaf is admitted, or None."""
         return self._readiness.trouble()
 
     def _troubles(self) -> dict[str, str]:
-        """What is wrong with each leaf, in one sentence; the gravest where there are several."""
+        """Return each leaf's gravest problem."""
         found = self._aggregates.troubles()
         for key in ("links of {}", "rival of {}"):
             found |= self._problems.among(key)
         return found
 
     async def _keep_ready(self) -> None:
-        """Begin again after each reconnect."""
+        """Begin after each reconnect."""
         while True:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(JetStreamError),

@@ -1,7 +1,5 @@
-"""Which sources do not flow though their leaf is linked, and which of them to remove and add again.
-
-To remove a source and add it again makes the hub ask the leaf at once instead of after a timeout of five
-seconds. Pure: its observations and monotonic times come from the caller.
+"""Finds silent sources of linked leaves, to be readded so the hub asks at once instead of after five seconds.
+Pure.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ from agent.hub.registrar.aggregate import ALIVE
 from agent.jetstream.info import STALLED, CopyStatus
 
 PATIENCE: Final = 6.0
-"""Seconds for a source that was not seen to break to show itself. On a slow line heartbeats queue behind
-data, and a source that is added again makes the leaf send all of that once more."""
+"""Seconds for a source to show life; heartbeats queue behind data, and readding resends."""
 NEW_PATIENCE: Final = 1.5
-"""The same for a source that is another one than before, behind which nothing queues."""
+"""For new sources, behind which nothing queues."""
 GRACE: Final = 0.25
 _HOPELESS_TRIES = 3
 _FIRST_WAIT, _LONGEST_WAIT = 3.0, 300.0
@@ -35,29 +32,28 @@ log = structlog.get_logger("registrar")
 
 
 class Suspect(Struct, frozen=True):
-    """A source whose leaf is linked and that has not shown itself. Times are monotonic seconds."""
+    """A silent source of a linked leaf. Monotonic seconds."""
 
     since: float
-    """Only a sign of life after this counts."""
+    """Earlier signs do not count."""
     not_before: float = 0.0
-    """Before this it is not removed."""
+    """Earliest removal."""
     tries: int = 0
-    """How often it was removed and added again."""
+    """Readdings so far."""
     tried_at: float = 0.0
 
     def tried(self, now: float) -> Suspect:
-        """The same after its source was removed and added again."""
+        """Return it after a readding."""
         return replace(self, since=now, tries=self.tries + 1, tried_at=now)
 
     @property
     def hopeless(self) -> bool:
-        """Whether adding it again has not helped so often that a person should look."""
+        """Whether a person should look."""
         return self.tries >= _HOPELESS_TRIES
 
 
 def judge(suspect: Suspect, state: CopyStatus | None, now: float) -> Literal["well", "wait", "again"]:
-    """Whether a suspect source flows, or is to be removed and added again. A source that was never heard
-    cannot be coming back by itself soon; one that was is given a moment to show itself."""
+    """Judge a suspect; a source heard before gets time to return."""
     if state is None:
         return "wait"
     if state.active is not None and state.active < now - suspect.since:
@@ -70,18 +66,17 @@ def judge(suspect: Suspect, state: CopyStatus | None, now: float) -> Literal["we
 
 
 def next_look(suspect: Suspect, now: float) -> float:
-    """When to look at a suspect again."""
+    """Return when to look again."""
     return suspect.tried_at + _wait_after(suspect.tries) if suspect.hopeless else now + GRACE
 
 
 def _wait_after(tries: int) -> float:
-    """Each try scans the aggregate and has the leaf send again, so what does not help is done ever more
-    rarely."""
+    """Return growing pauses, as each try scans and resends."""
     return min(_FIRST_WAIT * 2.0 ** min(tries - 1, 10), _LONGEST_WAIT)
 
 
 def trouble(state: CopyStatus) -> str | None:
-    """What the server's own error of a source means, None where it has none."""
+    """Explain the server's error of a source, or None."""
     if not state.error:
         return None
     if state.error_code == STALLED:
@@ -93,20 +88,19 @@ def trouble(state: CopyStatus) -> str | None:
 
 
 class Verdicts(Struct):
-    """What became of the suspects at one look, by the names of their sources."""
+    """Results of a look by source."""
 
     again: set[str] = field(default_factory=set)
-    """To be removed and added again."""
+    """To readd."""
     well: set[str] = field(default_factory=set)
     hopeless: set[str] = field(default_factory=set)
-    """From now on a person has to look after them."""
+    """Newly for a person."""
     saved: set[str] = field(default_factory=set)
-    """Flow again after a person was to look after them."""
+    """Flowing again after that."""
 
 
 def say(verdicts: Verdicts, troubles: Callable[[], Mapping[str, str]]) -> None:
-    """Log which sources a person should look after and which are well again, each once; `troubles` gives the
-    sentence of a source."""
+    """Log hopeless and recovered sources once."""
     if verdicts.saved:
         names = sorted(verdicts.saved)
         log.info("sources flow again", sources=len(names), names=names[:_NAMED])
@@ -117,7 +111,7 @@ def say(verdicts: Verdicts, troubles: Callable[[], Mapping[str, str]]) -> None:
 
 
 class StalledSources:
-    """The sources of one aggregate whose leaves are linked, and those among them that are silent."""
+    """An aggregate's linked sources, and the silent ones."""
 
     def __init__(self) -> None:
         self._linked: set[str] = set()
@@ -125,32 +119,30 @@ class StalledSources:
         self._hopeless: set[str] = set()
 
     def linked(self, name: str, since: float) -> None:
-        """The leaf of a source is linked, so the source has to show a sign of life after `since`; what was
-        tried before counts no more."""
+        """Expect a sign of life after `since`; resets tries."""
         self._linked.add(name)
         self._suspects[name] = Suspect(since)
 
     def unlinked(self, name: str) -> None:
-        """The leaf of a source is not linked any more."""
+        """Note a lost link."""
         self._linked.discard(name)
         self._suspects.pop(name, None)
 
     def silent(self, name: str, now: float) -> bool:
-        """A source shows no sign of life though its leaf is linked; whether that is news."""
+        """Note a silent source; returns whether new."""
         if name in self._suspects:
             return False
         self._suspects[name] = Suspect(now, not_before=now + PATIENCE)
         return True
 
     def changed(self, name: str, now: float) -> None:
-        """The source of a leaf is another one than before, so what was tried before counts no more."""
+        """Reset tries of a new source."""
         self._hopeless.discard(name)
         if name in self._linked or name in self._suspects:
             self._suspects[name] = Suspect(now, not_before=now + NEW_PATIENCE)
 
     def look(self, states: Mapping[str, CopyStatus], asked: float) -> Verdicts:
-        """Judge all suspects by what was seen at `asked`; a linked source that has fallen silent becomes
-        one."""
+        """Judge all as of `asked`; newly silent ones become suspects."""
         for name in self._linked - self._suspects.keys():
             if (state := states.get(name)) is not None and not state.alive(ALIVE):
                 self._suspects[name] = Suspect(asked, not_before=asked + PATIENCE)
@@ -170,23 +162,22 @@ class StalledSources:
         return found
 
     def return_in(self, states: Mapping[str, CopyStatus]) -> bool:
-        """Whether a linked leaf waits for a source that has not been heard since the hub's server started,
-        and was not added again yet."""
+        """Tell whether a returning source waits for its first readding."""
         return any(
             not suspect.tries and name in states and states[name].active is None
             for name, suspect in self._suspects.items()
         )
 
     def tried(self, names: Collection[str], now: float) -> None:
-        """These sources were removed and added again."""
+        """Note readdings."""
         for name in names:
             if name in self._suspects:
                 self._suspects[name] = self._suspects[name].tried(now)
 
     def next_look(self, now: float) -> float | None:
-        """When to look again, None where nothing is suspect."""
+        """Return the next look, or None."""
         return min((next_look(suspect, now) for suspect in self._suspects.values()), default=None)
 
     def hopeless(self) -> dict[str, str]:
-        """The sources that need a person, and why in words."""
+        """Return sources for a person, with reasons."""
         return dict.fromkeys(self._hopeless, _NEVER_HEARD)

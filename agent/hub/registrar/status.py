@@ -1,7 +1,7 @@
-"""The fleet as people see it: one sentence a domain. Pure.
+"""Shows the fleet, a sentence per domain. Pure.
 
-What is known at a moment is copied at once, in little time; what is said of a leaf is made of it when it is
-asked for: all of ten thousand leaves would hold up the event loop for a third of a second.
+Knowledge is copied at once and leaves are shown on demand; ten thousand would block the loop for a third of a
+second.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NEVER: Final = float("-inf")
 
 @dataclass(frozen=True)
 class KnownFleet:
-    """What the registrar knows at a moment, of which nothing changes any more."""
+    """An immutable copy of knowledge."""
 
     domains: Sequence[str]
-    """Those that are configured."""
+    """Configured."""
     leaves: Mapping[str, LeafRecord]
     announced: Mapping[str, Announce]
     heard_at: Mapping[str, float]
@@ -36,25 +36,25 @@ class KnownFleet:
     resting: Container[str]
     seen: Mapping[str, Observation]
     trouble: Mapping[str, str]
-    """By domain what is wrong with it, in a sentence."""
+    """Faults by domain."""
     audited: Mapping[str, Mapping[str, Any]]
-    """By domain what the newest audit found."""
+    """Audits by domain."""
     now: float
-    """In monotonic seconds."""
+    """Monotonic seconds."""
     at: datetime
     sent: Mapping[str, int] = field(default_factory=dict)
-    """Bytes over the link, of those of which they are counted."""
+    """Link bytes, if counted."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """By domain why its announcements are refused."""
+    """Refusals by domain."""
     capped: Mapping[str, str] = field(default_factory=dict)
-    """By domain how much it sent within an hour, where that is more than it may."""
+    """Hourly bytes of domains over the limit."""
 
     @cached_property
     def states(self) -> Mapping[str, CopyStatus]:
         return {name: state for look in self.seen.values() for name, state in look.states.items()}
 
     def unheard(self, domain: str) -> float | None:
-        """The seconds since the agent of a leaf was heard, None unless it is silent."""
+        """Return seconds of a silent agent, or None."""
         leaf = self.leaves.get(domain)
         if leaf is None:
             return None
@@ -62,11 +62,11 @@ class KnownFleet:
         return ago if ago > leaf.silent_after else None
 
     def heard_ago(self, domain: str) -> float:
-        """Seconds since the agent of a leaf was heard, infinity if it never was."""
+        """Return seconds since the agent was heard, infinity for never."""
         return self.now - self.heard_at.get(domain, _NEVER)
 
     def announced_at(self, domain: str) -> str:
-        """When a leaf announced itself last (RFC 3339, by the hub's clock), empty if it never did."""
+        """Return the last announcement (RFC 3339, hub clock), "" for never."""
         if domain not in self.leaves:
             return ""
         if domain not in self.announced:
@@ -75,7 +75,7 @@ class KnownFleet:
 
 
 class ShownLeaves(Mapping[str, dict[str, Any]]):
-    """What is shown of each configured leaf. A revoked leaf is away as it should be."""
+    """Shown configured leaves."""
 
     def __init__(self, known: KnownFleet) -> None:
         self._known = known
@@ -98,8 +98,7 @@ class ShownLeaves(Mapping[str, dict[str, Any]]):
 def fleet_status(
     known: KnownFleet, ahead: Mapping[str, str], hub: str | None, audit: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The aggregates and each configured leaf; `hub` is the sentence of what is wrong with the hub itself,
-    `audit` what holds of the whole of the newest audit."""
+    """Return aggregates and leaves; `hub` is its fault, `audit` the audit's head."""
     return {
         "state": hub or "well",
         "aggregates": {
@@ -147,8 +146,7 @@ def _leaf(domain: str, known: KnownFleet) -> dict[str, Any]:
 
 
 def _class(record: ClassRecord, said: ClassState | None, state: CopyStatus | None) -> dict[str, Any]:
-    """One class: the hub's side, and what its leaf `said` last, None where it has not since this agent
-    started. `active` is the seconds since its source gave a sign of life, `error` its server's."""
+    """Return a class with both sides. `active` is seconds since a sign of life, `error` the server's."""
     ledger = said.ledger if said is not None else None
     return {
         "epoch": record.epoch,
@@ -163,8 +161,9 @@ def _class(record: ClassRecord, said: ClassState | None, state: CopyStatus | Non
 
 
 def leaf_states(domain: str, known: KnownFleet) -> dict[LeafState, str]:
-    """The states that a leaf is in, the gravest first, each with what it is about. What it announced of
-    itself holds while it is heard. A revoked leaf is away as it should be."""
+    """Return a leaf's states, gravest first; announced ones count while heard. Revoked leaves are rightly
+    away.
+    """
     found = _seen_states(domain, known)
     leaf = known.leaves.get(domain)
     if leaf is not None and not found.keys() & {LeafState.AWAY, LeafState.SILENT}:
@@ -177,8 +176,7 @@ def leaf_states(domain: str, known: KnownFleet) -> dict[LeafState, str]:
 
 
 def _seen_states(domain: str, known: KnownFleet) -> dict[LeafState, str]:
-    """The states that the hub itself sees. Sources flow on while an agent is dead, for they are between the
-    servers; but nothing is taken in by then."""
+    """Return states seen by the hub. Sources flow without agent, but nothing is accepted."""
     leaf, linked = known.leaves.get(domain), domain in known.linked
     if domain in known.revoked:
         return {LeafState.AWAY: REVOKED.format(domain=domain)}

@@ -1,7 +1,5 @@
-"""How long until the hub is full: for each aggregate the seconds until it takes nothing more, were nothing
-more committed and purged. Pure: measures rates in what the caller saw of the streams.
-
-A full aggregate loses nothing, for then the leaves wait; but their own streams fill next.
+"""Estimates when aggregates are full without further purges. Pure. Full ones lose nothing, but leaves fill
+up.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ from agent.hub.registrar.aggregate import is_full
 from agent.jetstream import StreamInfo
 
 MEMORY_SECONDS: Final = 600.0
-"""Over how long a rate is measured: what is older counts for less, by e each such time."""
+"""Time constant of rates."""
 COMMIT_SECONDS: Final = 3600.0
-"""Seconds without word from `ingest` after which that is said."""
+"""Silence of `ingest` that is reported."""
 
 
 class _Stream:
-    """What was seen of one aggregate; the rate is in bytes a second."""
+    """An aggregate; rate in bytes a second."""
 
     def __init__(self, began: float) -> None:
         self.at = self.began = began
@@ -33,7 +31,6 @@ class _Stream:
         self.committed: float | None = None
 
     def see(self, info: StreamInfo, now: float) -> None:
-        """What the stream shows now."""
         if info.messages:
             self.size = info.bytes / info.messages
         if info.created != self.created or info.last < self.last:
@@ -47,26 +44,24 @@ class _Stream:
 
 
 class TimeToFull:
-    """The aggregates of one hub, as they fill; times are monotonic seconds."""
+    """All aggregates; monotonic seconds."""
 
     def __init__(self) -> None:
         self._streams: dict[str, _Stream] = {}
 
     def see(self, infos: Iterable[StreamInfo], now: float) -> None:
-        """What all aggregates show now."""
         for info in infos:
             self._streams.setdefault(info.name, _Stream(now)).see(info, now)
 
     def committed(self, name: str, now: float) -> None:
-        """`ingest` said how far it has committed an aggregate."""
+        """Note a commit."""
         self._streams.setdefault(name, _Stream(now)).committed = now
 
     def names(self) -> list[str]:
         return list(self._streams)
 
     def seconds(self, name: str, free: int | None) -> float:
-        """Seconds until an aggregate is full by its own limit, or by the disk on which all of them stand with
-        so many bytes `free` (None: not known); infinity where nothing comes in."""
+        """Return seconds to full by limit or `free` disk bytes (None: unknown); infinity without inflow."""
         stream = self._streams[name]
         if stream.room == 0.0 or (free is not None and free <= 0):
             return 0.0
@@ -75,12 +70,12 @@ class TimeToFull:
         return min((room / rate for room, rate in ways if rate > 0.0), default=math.inf)
 
     def since_commit(self, name: str, now: float) -> float:
-        """Seconds since `ingest` said that it had committed, or since the registrar began to wait for it."""
+        """Return seconds since a commit, or since the start."""
         stream = self._streams[name]
         return now - (stream.began if stream.committed is None else stream.committed)
 
     def words(self, name: str, free: int | None, now: float) -> str:
-        """The same in a sentence."""
+        """Return it in a sentence."""
         seconds, since = self.seconds(name, free), self.since_commit(name, now)
         if seconds == 0.0:
             full = "there is no room left, so the leaves wait: run ingest, or give the disk room"

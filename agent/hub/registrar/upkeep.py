@@ -1,9 +1,7 @@
-"""What the registrar looks at each second for the whole fleet: who is silent, how long until the hub is full,
-and whether the stored records are still there. It takes some milliseconds for thousands of leaves.
+"""Checks the fleet each second: silence, time to full, stored records.
 
-All of a large fleet is kept from the garbage collector, which would hold up the event loop for as long as it
-looks at it. So what a registrar that has ended knew is freed by hand (`dissolve`): the records go one at a
-time, and the parts of the registrar, which know each other in circles, let go of each other.
+A large fleet is excluded from garbage collection, which would block the loop, so an ended registrar is freed
+by hand (`dissolve`).
 """
 
 from __future__ import annotations
@@ -32,17 +30,16 @@ from agent.jetstream import JetStreamError
 
 _LOOK_SECONDS: Final = 1.0
 _COMPARE_SECONDS: Final = 60.0
-"""From one comparison of the stored records with what was stored to the next."""
+"""Interval of comparing stored records."""
 _SPARE_SECONDS: Final = 0.1
 _YOUNG: Final = 10_000
-"""Objects that a collection may look at: some milliseconds."""
+"""Objects per collection, some milliseconds."""
 
 log = structlog.get_logger("registrar")
 
 
 class Upkeep:
-    """Keeps the gauges of the fleet; `disk` is where the hub's server has its streams, None where that is not
-    this machine."""
+    """Updates the fleet's gauges; `disk` is the server's store, None if elsewhere."""
 
     def __init__(
         self,
@@ -61,7 +58,7 @@ class Upkeep:
         self._silent: set[str] = set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._spare_collections())
             await self._look()
@@ -90,16 +87,16 @@ class Upkeep:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def ahead(self) -> dict[str, str]:
-        """How long until each aggregate is full, in a sentence."""
+        """Return each aggregate's time to full, in a sentence."""
         now, free = loop_time(), self._free()
         return {name: self._time_to_full.words(name, free, now) for name in self._time_to_full.names()}
 
     def committed(self, stream: str) -> None:
-        """`ingest` said how far it has committed an aggregate."""
+        """Note a commit."""
         self._time_to_full.committed(stream, loop_time())
 
     async def _look_for_silent(self) -> set[str]:
-        """Keep the gauges; returns the leaves whose agents have become silent since the last look."""
+        """Update gauges; returns newly silent leaves."""
         before, self._silent = self._silent, await self._fleet.silent(loop_time())
         linked = self._watch.links.domains()
         self._metrics.leaves.set(len(self._fleet.leaves))
@@ -114,7 +111,7 @@ class Upkeep:
         return self._silent - before
 
     async def _remember(self, silent: Iterable[str]) -> None:
-        """Store when these leaves announced themselves last: while nothing is new that is in memory only."""
+        """Store these leaves' last announcement times."""
         leaves, pacer = [], Pacer()
         for domain in silent:
             await pacer.give_way()
@@ -127,7 +124,7 @@ class Upkeep:
         await self._store.save_all(leaves)
 
     def _look_ahead(self) -> None:
-        """See how long until the hub is full."""
+        """Update the time to full."""
         now, free = loop_time(), self._free()
         seen = self._aggregates.seen()
         self._time_to_full.see((observation.info for observation in seen.values()), now)
@@ -136,14 +133,13 @@ class Upkeep:
             self._metrics.since_commit.labels(name).set(self._time_to_full.since_commit(name, now))
 
     def _free(self) -> int | None:
-        """Bytes above the reserve on the disk of the hub's server, None where that is not this machine's."""
+        """Return free bytes above the reserve, None if elsewhere."""
         left = None if self._disk is None else room(self._disk)
         return None if left is None else max(0, left.free - left.reserve)
 
 
 def spare_collections() -> None:
-    """Have the garbage collector let alone what has come to stay, once that is much: at each full collection
-    it would look at all of a large fleet, and hold up the loop for a tenth of a second."""
+    """Freeze a large fleet against full collections of a tenth of a second."""
     if len(gc.get_objects(generation=2)) > _YOUNG:
         gc.collect()  # what is garbage now would stay, too
         gc.freeze()
@@ -151,11 +147,11 @@ def spare_collections() -> None:
 
 _PARTS: Final = __name__.rpartition(".")[0]
 _LARGE: Final = (FleetState, FleetStore, Exchanges, GapSearch)
-"""What holds a record of each leaf, and hands out copies only."""
+"""Holders of all records, which give copies only."""
 
 
 async def dissolve(registrar: object) -> None:
-    """Free a registrar, of which nothing is of use afterwards; the loop runs meanwhile."""
+    """Free an ended registrar, yielding to the loop."""
     parts, pacer = _parts(registrar), Pacer()
     for part in parts:
         for known in list(vars(part).values()) if isinstance(part, _LARGE) else ():
@@ -168,7 +164,6 @@ async def dissolve(registrar: object) -> None:
 
 
 def _parts(registrar: object) -> list[object]:
-    """The registrar and all of its parts, each once."""
     found: dict[int, object] = {}
     waiting = [registrar]
     while waiting:

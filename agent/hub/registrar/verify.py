@@ -1,9 +1,4 @@
-"""Verification at the hub: looks through an aggregate, headers only, for the batches of one run of a leaf.
-
-It reads and answers; it changes nothing. One look lasts a few seconds and then says how far it came, one
-domain has one look at a time, and a few are under way at all, so that a fleet which asks at once does not
-keep the registrar from its announcements.
-"""
+"""Verifies a run's batches by an aggregate's headers, read-only, for a few seconds per request and domain."""
 
 from __future__ import annotations
 
@@ -45,13 +40,13 @@ _AT_ONCE: Final = 2
 _WAITING: Final = 64
 _LOOK_SECONDS: Final = 3.0
 _ANSWER_SECONDS: Final = 8.0
-"""The leaf waits ten seconds for an answer."""
+"""Below the leaf's wait of ten seconds."""
 
 log = structlog.get_logger("registrar")
 
 
 class RunScan:
-    """What the headers of an aggregate tell of one run, message by message. Pure."""
+    """Collects one run's headers. Pure."""
 
     def __init__(self, request: VerifyRequest, stream: str, found: VerifiedRun) -> None:
         self._stream, self._request = stream, request
@@ -60,8 +55,7 @@ class RunScan:
         self.last = request.last
 
     def take(self, message: StoredHeaders) -> None:
-        """One message of the aggregate, in order. What did not come from the leaf's stream counts for
-        nothing, whatever its subject says."""
+        """Take a message in order; other leaf streams' are ignored."""
         self._next = message.seq + 1
         try:
             name, leaf_seq = parse_source_header(message.headers.get(H_SOURCE, ""))
@@ -83,7 +77,7 @@ class RunScan:
         return VerifiedRun(self._held.ranges(), self._cut, self._edge, self._next)
 
     def answered(self, info: StreamInfo, cursor: int, *, complete: bool) -> VerifyAnswer:
-        """The answer as it stands now."""
+        """Return the present answer."""
         found = self.found()
         answer = VerifyAnswer(info.name, info.created, info.last, cursor, self.last, found)
         if not complete:
@@ -108,16 +102,14 @@ def _edge(edge: Edge | None, ident: MessageId, leaf_seq: int) -> Edge:
 
 
 def begun(found: VerifiedRun, info: StreamInfo) -> VerifiedRun:
-    """Where to go on in an aggregate, from its beginning where what was found is not of it as it is now: a
-    purge may have taken away what was not yet looked at."""
+    """Return where to continue, from the start after a purge of unread messages."""
     if found.next and info.first <= found.next <= info.last + 1:
         return found
     return VerifiedRun(cut=info.first > 1, next=max(info.first, 1))
 
 
 class Verifier:
-    """Answers requests on `petiole.v1.verify.<domain>`. `classes` gives each domain its configured
-    classes."""
+    """Answers `petiole.v1.verify.<domain>` for configured `classes`."""
 
     def __init__(
         self, streams: CellStreams, classes: Mapping[str, frozenset[str]], fleet: FleetState
@@ -127,7 +119,7 @@ class Verifier:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def take(self, msg: Msg, group: asyncio.TaskGroup) -> None:
-        """Answer a request in a task of `group`, or refuse it at once."""
+        """Answer in a task, or refuse at once."""
         domain = msg.subject.rpartition(".")[2]
         refused = self._turned_away(domain, msg.data)
         if refused is not None:
@@ -185,8 +177,7 @@ class Verifier:
         return look.answered(info, cursor, complete=ended)
 
     async def _aggregate_of(self, domain: str, cls: str) -> tuple[StreamInfo, int]:
-        """The aggregate that takes a class of a leaf, and the highest leaf sequence that came. While the
-        class rests there is no source in it."""
+        """Return a class's aggregate, and highest leaf sequence (no source at rest)."""
         leaf = self._fleet.leaves.get(domain)
         record = None if leaf is None else leaf.classes.get(cls)
         if record is None:

@@ -1,5 +1,4 @@
-"""The fleet pages of the hub's admin server, over what the registrar knows: `/fleet`, `/fleet/<domain>`, and
-`/fleet.json` with the same rows for programs."""
+"""Serves `/fleet`, `/fleet/<domain>` and `/fleet.json` on the hub's admin server."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ _JSON: Final = f"{PATH}.json"
 
 
 class _Fleet(Struct):
-    """All leaves at one moment, in the order of `fleet_rows.rows_of`; `written` are those of the question
-    `of`."""
+    """All leaves at one moment, sorted; `written` answers `of`."""
 
     known: Mapping[str, Any]
     now: datetime
@@ -36,9 +34,7 @@ class _Fleet(Struct):
 
 
 class FleetPages:
-    """Pages of the fleet in what `status()` says; `audited` has what the newest audit found of a leaf, with
-    its hours. Rows of a large fleet take the better part of a second, so the loop has its turn between them,
-    they are shared by all who ask, and pages of them are made one after the other."""
+    """Renders pages of `status()` and `audited` leaves; shared and paced, as large fleets take a second."""
 
     paths: Final = (PATH, f"{PATH}/<domain>", _JSON)
 

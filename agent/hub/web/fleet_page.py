@@ -1,5 +1,4 @@
-"""The table of all leaves as a page. What to show of it stands in the query of its address, so that the page
-sorts and filters without scripts and a view can be kept as a bookmark. Pure."""
+"""Renders the table of leaves; the URL's query selects and sorts, without scripts. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +17,15 @@ from agent.hub.web.html import STYLE, Markup, document, element, join
 
 PATH: Final = "/fleet"
 ROWS: Final = 100
-"""Leaves on one page."""
+"""Leaves per page."""
 _LONGEST: Final = 64
 _PAGES: Final = 4
-"""Digits of the number of a page."""
+"""Digits of a page number."""
 _WILD: Final = frozenset("*?[")
 
 
 class Question(Struct, frozen=True):
-    """Leaves whose domain fits `domain` and that are in `state` (empty: any), in the order of `sort`,
-    backwards when `down`, and which page of them."""
+    """Selects `domain` and `state`, sorts by `sort` (reversed if `down`), and names the page."""
 
     domain: str = ""
     state: str = ""
@@ -35,11 +33,10 @@ class Question(Struct, frozen=True):
     down: bool = False
     page: int = 1
     refresh: bool = True
-    """Whether the browser is to fetch the page again by itself."""
+    """Whether browsers refresh."""
 
     def fitting(self, rows: Iterable[FleetRow]) -> Iterator[FleetRow]:
-        """Those of the rows that are asked for. A domain without `*`, `?` and `[` is looked for anywhere in a
-        name."""
+        """Yield matching rows; a domain without wildcards matches anywhere."""
         pattern = self.domain if _WILD & set(self.domain) else f"*{self.domain}*"
         return fleet_rows.chosen(rows, [pattern] if self.domain else [], [self.state] if self.state else [])
 
@@ -47,7 +44,7 @@ class Question(Struct, frozen=True):
         return fleet_rows.ordered(fitting, self.sort, down=self.down)
 
     def path(self, **changes: Any) -> str:
-        """The address of this question, or of one that is otherwise."""
+        """Return the URL, with changes."""
         question = replace(self, **changes)
         given = {
             "domain": question.domain,
@@ -62,7 +59,7 @@ class Question(Struct, frozen=True):
 
 
 def question_of(query: Mapping[str, str]) -> Question:
-    """What is asked; of what is not understood nothing is taken."""
+    """Parse a query, ignoring invalid parts."""
     sort = query.get("sort", "")
     state, page = query.get("state", ""), query.get("page", "")
     by = sort.removeprefix("-")
@@ -86,7 +83,7 @@ _COLUMNS: Final = (
     ("accounted", "Accounted for", ""),
 )
 _DOWNWARDS: Final = frozenset({"heard", "behind"})
-"""Of which the largest is looked for first."""
+"""Columns sorted largest first."""
 
 
 def fleet_page(
@@ -96,7 +93,7 @@ def fleet_page(
     question: Question,
     now: datetime,
 ) -> Markup:
-    """A page of the `fitting` among all leaves (`rows`), which are in the order of the question."""
+    """Render a page of `fitting` rows among all."""
     last = max(1, -(-len(fitting) // ROWS))
     page = min(question.page, last)
     shown = fitting[(page - 1) * ROWS : page * ROWS]
@@ -120,7 +117,7 @@ def fleet_page(
 
 
 def refreshing(now: datetime, refresh: bool, path: str) -> Markup:
-    """Of when the page is, and where it stops being fetched again, or begins to be."""
+    """Render the time and the refresh switch."""
     sign = "&" if "?" in path else "?"
     if "refresh=" not in path and refresh:
         path += f"{sign}refresh=off"
@@ -131,7 +128,7 @@ def refreshing(now: datetime, refresh: bool, path: str) -> Markup:
 
 
 def _audit(known: Mapping[str, Any], rows: Sequence[FleetRow], now: datetime) -> list[Markup]:
-    """What holds of the whole of the newest audit."""
+    """Render the audit's head."""
     audit = known.get("audit")
     if audit is None:
         return [element("p", "audit: ", element("span", "this hub has not heard of any yet", class_="old"))]
@@ -158,7 +155,7 @@ def _sentences(found: Iterable[str]) -> list[Markup]:
 
 
 def said(sentence: str, *, well: bool, about: str = "") -> Markup:
-    """A sentence, coloured by whether all is well."""
+    """Render a coloured sentence."""
     return element("p", about, element("span", sentence, class_="good" if well else "bad"))
 
 
@@ -167,7 +164,7 @@ def leaf_path(domain: str) -> str:
 
 
 def state_class(state: str) -> str:
-    """By which name the style knows a state."""
+    """Return a state's style class."""
     return state_of(state).severity.value
 
 

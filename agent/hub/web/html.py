@@ -1,5 +1,4 @@
-"""HTML from values: text is escaped unless it was made here. The pages have one style sheet, for light and
-dark, and a policy under which a browser shows only that, known by its digest, and runs no script."""
+"""Builds escaped HTML with one style sheet and a strict policy without scripts."""
 
 from __future__ import annotations
 
@@ -69,12 +68,11 @@ POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{_DIGEST}'; img-src data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-"""`Content-Security-Policy` of every page; the one image is the empty icon, without which a browser would ask
-for one."""
+"""`Content-Security-Policy`; the only image is the empty icon."""
 
 REFRESH_SECONDS: Final = 30
 _EMPTY: Final = frozenset({"input", "link", "meta"})
-"""Elements without content and end."""
+"""Void elements."""
 
 
 class Markup(str):
@@ -84,14 +82,12 @@ class Markup(str):
 
 
 def join(*parts: str) -> Markup:
-    """The parts one after the other; what is not `Markup` becomes text. Control characters and those that
-    turn the direction of a text are written as escapes."""
+    """Join parts, escaping text, control and direction characters."""
     return Markup("".join(part if isinstance(part, Markup) else html.escape(shown(part)) for part in parts))
 
 
 def element(name: str, /, *content: str, **attributes: str | None) -> Markup:
-    """An element. The name of an attribute may end in `_` where it is a word of Python and has `_` for `-`;
-    one that is None is left out."""
+    """Return an element; attribute names may end in `_`, `_` becomes `-`, None is omitted."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{join(str(value))}"'
         for key, value in attributes.items()
@@ -102,8 +98,7 @@ def element(name: str, /, *content: str, **attributes: str | None) -> Markup:
 
 
 def table(heads: Iterable[str], names: int, rows: Iterable[Iterable[str]]) -> Markup:
-    """Rows under their heads, on a phone each a card with the head beside the value; all columns but the
-    first `names` hold numbers."""
+    """Return a table, as cards on phones; columns after the first `names` are numbers."""
     heads = list(heads)
 
     def kind(at: int) -> str:
@@ -120,8 +115,7 @@ def table(heads: Iterable[str], names: int, rows: Iterable[Iterable[str]]) -> Ma
 
 
 def document(title: str, style: str, *body: str, refresh: bool = False) -> Markup:
-    """A whole page with its one style sheet, which must hold no `<`. Needs nothing from elsewhere. With
-    `refresh` the browser fetches it again by itself."""
+    """Return a page with its style sheet (without `<`); `refresh` reloads it."""
     again = element("meta", http_equiv="refresh", content=str(REFRESH_SECONDS)) if refresh else Markup()
     head = element(
         "head",

@@ -1,5 +1,4 @@
-"""A leaf as a page: how it is, what it said of itself and when, whether its readings are accounted for, and
-the way of its readings hour by hour, as a picture and as a table. Pure."""
+"""Renders a leaf: state, announcement, audit, and hourly readings as picture and table. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from agent.hub.web.html import STYLE, Markup, document, element, table
 _COUNTS: Final = ("accepted", "stored", "refused", "refused_late", "discarded", "dead")
 _HOUR: Final = 3_600
 _WIDE, _HIGH, _LEAST = 10, 100, 6
-"""Of an hour in the picture: its width, the height of the fullest one, and what is drawn of the smallest part
-that must not be overlooked."""
+"""Width and height of an hour in the picture, and the smallest visible part."""
 PARTS: Final = (
     ("in_table", "in the table"),
     ("named", "in quarantine, or dead letters"),
@@ -30,7 +28,7 @@ PARTS: Final = (
 def leaf_page(
     row: FleetRow, announced_at: str, now: datetime, found: AuditedLeaf | None, *, refresh: bool
 ) -> Markup:
-    """The page of one leaf; `found` is what the newest audit found of it."""
+    """Render a leaf; `found` is its audit."""
     behind = "not known" if row.behind is None else f"{row.behind:,} messages"
     facts = [
         ("State", element("span", row.state, class_=state_class(row.state))),
@@ -57,7 +55,7 @@ def leaf_page(
 
 
 def unknown_page(domain: str) -> Markup:
-    """What is shown for a domain that the hub does not let in."""
+    """Render an unknown domain."""
     return document(
         "Petiole fleet",
         STYLE,
@@ -134,7 +132,7 @@ def _hours(found: AuditedLeaf, at: datetime) -> list[Markup]:
 
 
 def picture(hours: Sequence[AuditedHour | None]) -> Markup:
-    """A bar an hour, as high as it has readings, from what is in the table upwards to what is missing."""
+    """Render a bar per hour, from stored up to missing readings."""
     full = max((_size(hour) for hour in hours if hour is not None), default=0) or 1
     bars = [
         element("g", element("title", _words(hour)), *_bar(hour, at * _WIDE, full))

@@ -1,1 +1,1 @@
-"""The leaf's side of its link to the hub: observe, decide, act."""
+"""Controls the leaf's link to the hub: observe, decide, act."""

@@ -1,5 +1,4 @@
-"""What the link controller does at the local server: it pauses and resumes the link consumer, sets its rate,
-begins a new epoch, and trims a stream that fills up of what the hub has confirmed, never beyond."""
+"""Acts on the local server: pauses, rates and epochs of link consumers, and trims of confirmed messages."""
 
 from __future__ import annotations
 
@@ -31,18 +30,19 @@ log = structlog.get_logger("link")
 
 
 async def pause(js: JetStream, domain: str, cls: str, epoch: str, seconds: float) -> None:
-    """Pause the link consumer for so long, 0 to resume it; nothing to do if it is gone. Raises
-    `ApiError` or `UnavailableError`."""
+    """Pause a link consumer for seconds, 0 to resume; ignores a missing one. Raises `ApiError` or
+    `UnavailableError`.
+    """
     with unless_refused(CONSUMER_NOT_FOUND):
         await js.pause_consumer(contract.leaf_stream(domain, cls), contract.link_consumer(epoch), seconds)
 
 
 async def make_epoch(js: JetStream, domain: str, klass: StreamClass, start: int) -> str:
-    """Create the link consumer of a new epoch, which `remember_epoch` then records. Raises `ApiError` or
+    """Create a new epoch's link consumer, before `remember_epoch` records it. Raises `ApiError` or
     `UnavailableError`.
 
-    An agent that dies in between finds neither epoch usable and starts a third, while an epoch in the state
-    file without its consumer would look like one that was deleted by hand.
+    An agent that dies in between starts a third epoch; a recorded epoch without consumer would look deleted
+    by hand.
     """
     epoch = contract.new_epoch()
     config = stream_configs.link_consumer(domain, klass, epoch, start)
@@ -62,10 +62,10 @@ async def remember_epoch(
     *,
     begun: Callable[[], None],
 ) -> None:
-    """Record a new epoch in the state. `acked` is the last PubAck as it was before the stream was read, since
-    readings may have been stored meanwhile; `kept` the last sequence that the stream still holds of what it
-    held then, None if it lacks nothing; `recorded` are the lost stores in the stream's ledger if it has this
-    one already. `begun` is called in any case: the next look finds nothing new."""
+    """Record a new epoch. `acked` is the last PubAck before the stream was read; always calls `begun`.
+
+    `kept` is the last sequence still held of then, None if all; `recorded` are losses already in the ledger.
+    """
     current = state.current
     current.epochs[cls] = epoch
     forget_checkpoints(current, cls, new_epoch.start)
@@ -91,7 +91,7 @@ async def remember_epoch(
 
 
 async def drop_other_epochs(js: JetStream, domain: str, cls: str, epoch: str) -> None:
-    """Delete the consumers of earlier epochs. Raises `ApiError` or `UnavailableError`."""
+    """Delete earlier epochs' consumers. Raises `ApiError` or `UnavailableError`."""
     stream, keep = contract.leaf_stream(domain, cls), contract.link_consumer(epoch)
     for name in await js.consumer_names(stream):
         if name.startswith(_CONSUMER_PREFIX) and name != keep:
@@ -99,10 +99,10 @@ async def drop_other_epochs(js: JetStream, domain: str, cls: str, epoch: str) ->
 
 
 async def ensure_rate(js: JetStream, domain: str, cls: StreamClass, epoch: str) -> None:
-    """Give the link consumer the rate of its class if it has another one. It goes on with its epoch:
-    nothing is lost or sent twice. nats-server first lets through as many bytes as one message may have, 8 MiB
-    (`findings/nats-rate-limit-begins-with-the-largest-message.sh`). Raises `ApiError` or
-    `UnavailableError`."""
+    """Update the consumer's rate within its epoch. Raises `ApiError` or `UnavailableError`.
+
+    nats-server first admits up to 8 MiB (`findings/nats-rate-limit-begins-with-the-largest-message.sh`).
+    """
     stream = contract.leaf_stream(domain, cls.name)
     consumer = await js.find_consumer(stream, contract.link_consumer(epoch))
     if consumer is None:
@@ -121,8 +121,10 @@ async def limit_window(
 
 
 class Trimmer:
-    """Purges streams if `allowed()`, and emits `StreamTrimmed`. `prepare` saves what only the purged messages
-    hold; `note` notes before a purge, which may fail, that the hub holds these sequences of a class."""
+    """Purges streams if `allowed()` and emits `StreamTrimmed`.
+
+    `prepare` saves what only those messages hold; `note` records the purge before it may fail.
+    """
 
     def __init__(
         self,
@@ -137,16 +139,17 @@ class Trimmer:
         self._state, self._metrics, self._events = state, metrics, events
         self._allowed, self._prepare, self._note = allowed, prepare, note
         self._saved: dict[str, int] = {}
-        """By class up to which sequence all that only its messages hold is saved."""
+        """Saved sequence by class."""
         self._unsaved = LogEdge(log, "state saved again", error=True)
 
     def epoch_begun(self, begun: EpochBegun) -> None:
-        """The stream may be another one now, or restored: what is saved of its messages is not known."""
+        """Forget what is saved; the stream may differ."""
         self._saved.pop(begun.cls, None)
 
     async def trim(self, js: JetStream, cls: str, info: StreamInfo, confirmed: int) -> None:
-        """Purge up to the confirmed message, which stays: it is where the next answer is compared. Raises
-        `JetStreamError`."""
+        """Purge up to, not including, the confirmed message, which later answers are compared with. Raises
+        `JetStreamError`.
+        """
         if confirmed - 1 < info.first or not self._allowed():
             return
         # The last batch of a pull input goes with the rest: from here on only the state file and the file of
@@ -171,18 +174,18 @@ class Trimmer:
 
 
 class HubAgreement:
-    """Agrees with the hub on what both hold, class by class, and has trimmed what is confirmed."""
+    """Agrees with the hub by class, and trims confirmed messages."""
 
     def __init__(self, domain: str, state: StateFile, status: LinkStatus, trimmer: Trimmer) -> None:
         self._domain, self._state, self._status, self._trimmer = domain, state, status, trimmer
         self._checkpoints = CheckpointLog(state.current)
         self._accepted: dict[str, str] = {}
-        """By class the newest epoch over which the hub has answered."""
+        """Newest answered epoch by class."""
 
     async def take(
         self, js: JetStream, announcer: Announcer, result: AnnounceResult, classes: Sequence[str]
     ) -> None:
-        """Agree on these classes of a result that has an answer. Raises `JetStreamError`."""
+        """Process an answer for these classes. Raises `JetStreamError`."""
         answer = result.answer
         assert answer is not None
 
@@ -206,8 +209,7 @@ class HubAgreement:
         cls: str,
         proposed: Checkpoint | None,
     ) -> None:
-        """While both sides differ, nothing is trimmed and no newer checkpoint is agreed on: that would hide
-        what one side has lost."""
+        """Agree and trim only without difference, which a newer checkpoint would hide."""
         if self._accepted.get(cls) != comparison.epoch:
             await drop_other_epochs(js, self._domain, cls, comparison.epoch)
             self._accepted[cls] = comparison.epoch

@@ -1,6 +1,7 @@
-"""When a leaf announces itself: at intervals, at once when something has changed, and ever more rarely while
-the hub does not answer. It also says which classes are idle: the hub may drop their sources, whose heartbeats
-are most of what an idle link costs."""
+"""Times announcements: at intervals, at changes, and less often without answer; tracks idle classes.
+
+The hub may drop sources of idle classes, whose heartbeats are most of an idle link's cost.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +21,16 @@ from agent.leaf.link.observation import UplinkStatus
 from agent.leaf.link.status import LinkStatus
 
 CROWDED_SECONDS: Final = 2.0
-"""From announcement to announcement while a stream waits to be trimmed."""
+"""Interval while a stream waits for a trim."""
 _FIRST, _LONGEST = 0.05, 1.0
 
 log = structlog.get_logger("link")
 
 
 class AnnounceLoop:
-    """Announces over the current connection every `seconds`. Calls `accept(js, announcer, result)` with each
-    result, `unreachable(js, error)` if the local server did not answer; `repairs` returns whether a new epoch
-    is due."""
+    """Announces every `seconds`; results go to `accept`, local failures to `unreachable`. `repairs` tells of
+    a due epoch.
+    """
 
     def __init__(
         self,
@@ -50,17 +51,17 @@ class AnnounceLoop:
         self._asking = False
         self._silence = ""
         self.refused: str | None = None
-        """The hub's sentence if it refused the newest announcement."""
+        """The hub's sentence of refusal."""
         self.refused_classes: Mapping[str, str] = {}
-        """Its sentence for each class that it refused, though it takes the leaf in."""
+        """Refusals by class."""
         self.silent_since: float | None = None
-        """When the hub was first asked without an answer since its last one, None while it answers."""
+        """First unanswered request since the last answer, or None."""
         self.round_trip = 0.0
         """Seconds of the fastest answer over this link, 0 before. The first answer meets an empty line."""
 
     @contextlib.contextmanager
     def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
-        """Announce over this connection, at once, as long as the scope lasts."""
+        """Announce over this connection within the scope, at once."""
         self._over = (js, announcer)
         self._due.set()
         try:
@@ -69,17 +70,16 @@ class AnnounceLoop:
             self._over = None
 
     def announce_now(self) -> None:
-        """Announce without waiting for the next turn, after failures no sooner than the backoff allows."""
+        """Announce now, but after failures no sooner than the backoff."""
         self._due.set()
 
     def ask(self) -> None:
-        """Announce without waiting for the next turn, unless an announcement waits for its answer."""
+        """Announce now unless one is pending."""
         if not self._asking:
             self._due.set()
 
     def link_changed(self) -> None:
-        """Announce at once. What failed over the link before says nothing of this one, and what was asked
-        over it may never be answered."""
+        """Announce at once; earlier failures and pending requests do not count."""
         self.round_trip = 0.0
         self._relinked.set()
         self._due.set()
@@ -124,7 +124,7 @@ class AnnounceLoop:
         return result.answer is not None
 
     async def _answer(self, announcer: Announcer, confirmed: Mapping[str, int]) -> AnnounceResult | None:
-        """Announce; None if the link has changed meanwhile."""
+        """Announce; None if the link changed meanwhile."""
         self._asking, asked_at = True, loop_time()
         try:
             asked = announcer.announce(confirmed, self._uplink(), repairs=self._repairs())
@@ -155,8 +155,7 @@ class _Rest(Struct):
 
 
 class IdleClasses:
-    """A class is idle after so many seconds, None: never. Calls `ended` as soon as an idle class is idle no
-    more; `now` returns monotonic seconds."""
+    """Tracks idle classes after so many seconds (None: never); calls `ended` at an idle class's end."""
 
     def __init__(
         self,
@@ -168,24 +167,22 @@ class IdleClasses:
         self._rests = {cls: _Rest(seconds) for cls, seconds in after.items()}
 
     def seen(self, cls: str, *place: object) -> None:
-        """A look shows where the link of a class is."""
         if self._rests[cls].place != place:
             self.moved(cls)
             self._rests[cls].place = place
 
     def moved(self, cls: str) -> None:
-        """Something came into a class, or its link changed."""
+        """Note data or a link change."""
         was_idle = self.is_idle(cls)
         self._rests[cls].since = self._now()
         if was_idle:
             self._ended()
 
     def is_idle(self, cls: str) -> bool:
-        """Whether nothing has moved for long enough."""
         rest = self._rests[cls]
         return rest.after is not None and rest.place is not None and self._now() - rest.since >= rest.after
 
     @property
     def any_idle(self) -> bool:
-        """Whether a class is idle, whose first reading is to be noticed soon."""
+        """Tell whether a class is idle, so that its first reading must be noticed soon."""
         return any(self.is_idle(cls) for cls in self._rests)

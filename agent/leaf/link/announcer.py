@@ -1,5 +1,6 @@
-"""One announcement: what the leaf holds goes to the registrar, in few bytes while nothing is new
-(`agent.contract.checkpoint`), and the hub's answer is compared with the leaf's streams."""
+"""Sends one announcement, short if unchanged (`agent.contract.checkpoint`), and compares the answer with the
+streams.
+"""
 
 from __future__ import annotations
 
@@ -35,46 +36,46 @@ from agent.leaf.state_file import StateFile
 
 ANSWER_SECONDS: Final = 5.0
 _READING: Final = "; monotonic="
-"""What follows it in the text of a clock is another one at each reading."""
+"""The text after it changes with each clock reading."""
 _MOST_IDS: Final = 1000
 _CLOCK_SECONDS: Final = 10.0
-"""A clock that was stepped by more, or differs by more from the hub's, is compared at each announcement."""
+"""Clock steps or differences above this are compared at each announcement."""
 
 
 class AnnouncedLeaf(Struct, frozen=True):
-    """What a leaf announces of itself."""
+    """The announced contents of a leaf."""
 
     domain: str
     run: str
     versions: Mapping[str, str]
     every: float
-    """Seconds from one announcement to the next."""
+    """Seconds between announcements."""
     state: StateFile
     ledger: Callable[[str], Previous]
-    """Returns the newest counts of a class."""
+    """Returns a class's newest counts."""
     seconds_to_loss: Callable[[str], float]
     clock: Callable[[], str]
     is_idle: Callable[[str], bool]
-    """Whether the hub may drop the source of a class if it holds all of it."""
+    """Whether the hub may drop a complete class's source."""
     states: Callable[[], Mapping[str, str]]
-    """Returns what is wrong with the leaf, as `Announce.states`."""
+    """Returns `Announce.states`."""
     clock_ahead: Callable[[float], None]
-    """Called with the seconds by which this clock is ahead of the hub's, whenever the hub says."""
+    """Receives this clock's lead over the hub's in seconds."""
 
 
 class AnnounceResult(Struct, frozen=True):
-    """The result of one announcement, by class."""
+    """The result by class."""
 
     answer: Answer | None = None
     silence: str = ""
     """Why there is no answer."""
     streams: Mapping[str, StreamInfo] = field(default_factory=dict)
-    """The streams as they were before the answer, or after it where that tells more."""
+    """Streams before the answer, or after if more useful."""
     comparisons: Mapping[str, HubComparison] = field(default_factory=dict)
 
 
 class Announcer:
-    """Announces a leaf to the registrar over one connection to the local server."""
+    """Announces a leaf over one local connection."""
 
     def __init__(self, nc: Client, js: JetStream, leaf: AnnouncedLeaf, commands: CommandMirror) -> None:
         self._js, self._leaf, self._commands = js, leaf, commands
@@ -84,9 +85,9 @@ class Announcer:
     async def announce(
         self, confirmed: Mapping[str, int], link: UplinkStatus, *, repairs: bool
     ) -> AnnounceResult:
-        """Announce; `confirmed` gives each class the sequence up to which the hub is known to hold all, and
-        `repairs` says whether a new epoch is due. Raises `JetStreamError` if the local server does not
-        answer."""
+        """Announce with the hub's confirmed sequences; `repairs` for a due epoch. Raises `JetStreamError` for
+        the local server.
+        """
         asked_at = loop_time()
         epochs = {cls: self._leaf.state.current.epochs[cls] for cls in confirmed}
         names = {cls: contract.leaf_stream(self._leaf.domain, cls) for cls in confirmed}
@@ -120,8 +121,9 @@ class Announcer:
         return AnnounceResult(answer, "", streams, comparisons)
 
     async def holds(self, cls: str, info: StreamInfo, seq: int, message_id: str) -> bool | None:
-        """Whether the leaf's message at a sequence has this id; None if it is unknown, since there is no
-        message or the hub's has no id. Raises `JetStreamError`."""
+        """Tell whether the leaf's message at a sequence has this id; None if unknown. Raises
+        `JetStreamError`.
+        """
         if not message_id or not info.first <= seq <= info.last:
             return None
         key = (cls, seq)
@@ -212,25 +214,25 @@ class Announcer:
 
 
 def acknowledged(consumer: ConsumerInfo | None, info: StreamInfo) -> int:
-    """The last sequence that the hub has acknowledged in an epoch, 0 if it has acknowledged none: the floor
-    begins where the epoch begins, and a purge lifts it."""
+    """Return the last acknowledged sequence of an epoch, 0 for none. The floor starts with the epoch, and
+    purges lift it.
+    """
     if consumer is None or consumer.ack_floor < max(consumer.start, info.first):
         return 0
     return consumer.ack_floor
 
 
 class HubExchange:
-    """The exchanges of one leaf with the registrar over one connection to the local server. Calls
-    `clock_ahead` with the seconds by which this clock is ahead of the hub's."""
+    """Exchanges with the registrar over one local connection."""
 
     def __init__(self, nc: Client, domain: str, clock_ahead: Callable[[float], None]) -> None:
         self._nc, self._domain, self._clock_ahead = nc, domain, clock_ahead
         self._ahead, self._offset = 0.0, 0.0
         self._newest: tuple[Announce, Answer] | None = None
-        """The newest exchange that has a name, None if the next announcement is to be in full."""
+        """Newest named exchange, None to announce in full."""
 
     async def ask(self, announce: Announce) -> Answer | str:
-        """The hub's answer, or why there is none."""
+        """Return the answer, or why there is none."""
         said = replace(announce, clock=announce.clock.partition(_READING)[0])
         newest, self._newest = self._newest, None
         if abs(self._ahead) > _CLOCK_SECONDS or abs(_clock_offset() - self._offset) > _CLOCK_SECONDS:
@@ -250,7 +252,7 @@ class HubExchange:
         return answer
 
     async def _request(self, data: bytes, known: Answer | None) -> Answer | str:
-        """The hub's answer to a record, or why there is none; `known` is the answer that it may repeat."""
+        """Send a record; `known` is the answer that may be repeated."""
         try:
             reply = await request(self._nc, announce_subject(self._domain), data, ANSWER_SECONDS)
             repeat = parse_repeat(reply.data)
@@ -269,5 +271,4 @@ class HubExchange:
 
 
 def _clock_offset() -> float:
-    """Seconds by which the wall clock is ahead of the monotonic clock."""
     return (machine.wall() - machine.monotonic()) / 1e9

@@ -1,5 +1,6 @@
-"""Why the link is down: the agent dials the hub as its server does, some seconds after the link is lost and
-then less and less often. While the link is up it only looks at the hub's certificate, twice a day."""
+"""Finds why the link is down by dialling the hub, ever less often; with a link it checks the certificate
+twice a day.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from agent.server.setup import link_key_file
 
 _FIRST_SECONDS: Final = 3.0
 _SPREAD_SECONDS: Final = 5.0
-"""A hub that comes back has all its leaves dial at once; they ask it over so many seconds at least."""
+"""Least spread of all leaves' dials to a returning hub."""
 _AGAIN_SECONDS, _LONGEST_SECONDS = 15.0, 300.0
 _CERTIFICATE_SECONDS: Final = 43_200.0
 _FIRST_CERTIFICATE_SECONDS: Final = 60.0
@@ -40,16 +41,15 @@ log = structlog.get_logger("link")
 
 
 class Cause(Struct, frozen=True):
-    """Why the link is down."""
+    """The reason of a down link."""
 
     sentence: str
     person: bool
-    """Whether it lasts until somebody changes a setting, a key or a certificate."""
+    """Whether a person must change a setting, key or certificate."""
 
 
 def cause_of(dialled: list[Dialled], domain: str) -> Cause | None:
-    """The cause that all addresses of the hub have, or the first one of each; None where one lets this leaf
-    in, and the server links by itself."""
+    """Return the common cause of all hub addresses, None if one accepts this leaf."""
     causes = [_cause(probe, domain) for probe in dialled]
     found = [cause for cause in causes if cause is not None]
     if not found or len(found) < len(causes):
@@ -78,9 +78,10 @@ def _cause(probe: Dialled, domain: str) -> Cause | None:
 
 
 class LinkCause:
-    """Keeps `cause` and the hub's `certificates`, by address, up to date; `uplink` returns the state of the
-    link, `spread` over how many seconds the hub wants its leaves to come, and `found` is called for a new
-    cause."""
+    """Updates `cause` and `certificates`; `found` is called for a new cause.
+
+    `uplink` returns the link's state, `spread` the hub's time for all leaves.
+    """
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class LinkCause:
         self.certificates: Mapping[str, bytes] = {}
 
     def changed(self) -> None:
-        """The link came up or went down."""
+        """Note a link change."""
         self._woken.set()
 
     async def run(self) -> None:

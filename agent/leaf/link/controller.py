@@ -1,5 +1,5 @@
-"""The link controller of a leaf: it observes, lets `decide` decide, acts, and shows the state of each class
-in `LinkStatus`. It delays no reading: without it an existing link flows.
+"""Controls the leaf's link: observes, decides by `decide`, acts, and shows `LinkStatus`. It delays no
+reading.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = structlog.get_logger("link")
 
 
 class _Work(Struct):
-    """What is remembered of one class between two looks."""
+    """State of a class between looks."""
 
     memory: LinkMemory = field(default_factory=LinkMemory)
     comparison: HubComparison | None = None
@@ -57,9 +57,11 @@ class _Work(Struct):
 
 
 class LinkController:
-    """Controls the link of every class over the current connection, and shows its state in `status`. Emits
-    `EpochBegun`, `StoreLost`, and `ConnectionStuck` when a stream of the leaf is missing. `uplink` returns
-    the state of the server's connection to the hub, `trouble` why the local server cannot be used."""
+    """Controls all classes' links over the current connection. Emits `EpochBegun`, `StoreLost` and
+    `ConnectionStuck`.
+
+    `uplink` returns the hub connection, `trouble` why the local server is unusable.
+    """
 
     def __init__(
         self,
@@ -90,8 +92,7 @@ class LinkController:
         )
         self._paused_until = 0.0
         self._resumed = False
-        """Whether the newest look had a class resumed. What comes of it is seen a little later, for all that
-        can go on by itself goes on at that moment."""
+        """Whether the last look resumed a class, whose effect shows later."""
         self._may_repair_at = 0.0
         windows = state.current.windows
         self._work = {
@@ -111,7 +112,7 @@ class LinkController:
         return self._work[cls].window.limit
 
     def agreed_epoch(self, cls: str) -> str | None:
-        """The epoch of a class if its link is up and both sides still agree over it."""
+        """Return a class's epoch if the link is up and both sides agree."""
         work, epoch = self._work[cls], self._state.current.epochs.get(cls)
         link, comparison = self._uplink(), work.comparison
         if not link.up or work.memory.due is not None or work.memory.verified != (link.key, epoch):
@@ -120,7 +121,7 @@ class LinkController:
 
     @contextlib.contextmanager
     def connected(self, js: JetStream, announcer: Announcer) -> Iterator[None]:
-        """Work over this connection as long as the scope lasts, and look at once."""
+        """Use this connection within the scope, and look at once."""
         self._js = js
         for work in self._work.values():
             work.memory = LinkMemory(confirmed=work.memory.confirmed)
@@ -136,12 +137,11 @@ class LinkController:
             self._js = None
 
     def show_unreachable(self) -> None:
-        """Show that the local server does not answer."""
         for cls in self._work:
             self._status.show(cls, LinkState.AWAY, self._trouble() or "it does not answer")
 
     def epoch_begun(self, cls: str, reason: EpochReason) -> None:
-        """The local guard has begun a new epoch: forget what was known of the old one."""
+        """Forget the old epoch after the guard began one."""
         self._work[cls] = _Work(window=self._work[cls].window)
         self._status.classes[cls].confirmed = 0
         self._emit_begun(cls, reason)
@@ -154,25 +154,25 @@ class LinkController:
             self._events.emit(StoreLost(cls, found_by_hub))
 
     def look(self) -> None:
-        """Look without waiting for the next turn: something has changed."""
+        """Look now."""
         self._due.set()
 
     def announce_now(self) -> None:
-        """Announce at once: something has changed that the hub should know, or that it knows."""
+        """Announce at once after a change."""
         self._announcing.announce_now()
 
     def link_changed(self) -> None:
-        """Look and announce at once: the link came up or went down."""
+        """Look and announce after a link change."""
         self.look()
         self._announcing.link_changed()
 
     def pause(self, seconds: float) -> None:
-        """Pause the link of every class for so long."""
+        """Pause all classes for seconds."""
         self._paused_until = loop_time() + seconds
         self._due.set()
 
     def resume(self) -> None:
-        """End `pause` before its time."""
+        """End `pause` early."""
         self._paused_until = 0.0
         self._due.set()
 
@@ -197,7 +197,7 @@ class LinkController:
         return _CLOSE_LOOK_SECONDS
 
     async def _turn(self, js: JetStream) -> None:
-        """Look at all classes at once, decide for one after the other, and pause or resume them at once."""
+        """Observe all classes, decide in turn, then pause or resume together."""
         try:
             looks = await bounded_gather(lambda cls: self._look_at(js, cls), self._classes)
             for cls, _, consumer, _ in looks:
@@ -219,7 +219,6 @@ class LinkController:
             self._unreachable(js, error)
 
     def _unreachable(self, js: JetStream, error: JetStreamError) -> None:
-        """Show that the local server does not answer, or not as it should."""
         if js is not self._js:
             return
         for cls in self._work:
@@ -259,7 +258,6 @@ class LinkController:
     async def _measure(
         self, js: JetStream, cls: str, epoch: str, consumer: ConsumerInfo | None, link: UplinkStatus
     ) -> None:
-        """Measure the line of a class."""
         if consumer is None:
             return
         work = self._work[cls]
@@ -305,7 +303,6 @@ class LinkController:
         consumer: ConsumerInfo | None,
         link: UplinkStatus,
     ) -> None:
-        """Set the window's limit on an unpaused consumer."""
         pause = next((seconds for paused, _, seconds in pauses if paused == cls), None)
         paused = pause if pause is not None else 0.0 if consumer is None else consumer.pause_remaining
         if consumer is None or not link.up or paused or epoch != self._state.current.epochs[cls]:
@@ -324,7 +321,7 @@ class LinkController:
     async def _carry_out(
         self, js: JetStream, cls: str, epoch: str, decision: LinkDecision
     ) -> list[tuple[str, str, float]]:
-        """Show and do what was decided; returns the pauses to be set: class, epoch and seconds."""
+        """Apply a decision; returns pauses as class, epoch and seconds."""
         self._work[cls].memory = decision.memory
         self._status.show(cls, decision.state, decision.detail)
         pauses: list[tuple[str, str, float]] = []
@@ -358,7 +355,7 @@ class LinkController:
         self._due.set()
 
     async def _accept(self, js: JetStream, announcer: Announcer, result: AnnounceResult) -> None:
-        """Take over the result of an announcement. All comparisons first, for data waits for them."""
+        """Process an announcement, comparisons first, as data waits for them."""
         self._due.set()
         for cls, info in result.streams.items():
             self._status.count(cls, info)

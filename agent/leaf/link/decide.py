@@ -1,8 +1,7 @@
-"""What the link controller does about an observation. Pure: no clock, no connection; the same observations
-give the same decision.
+"""Decides on a link observation. Pure.
 
-The order of a repair was measured: pause the old consumer, wait until nothing of it is
-in flight, compare, create the new one (0 messages lost, 0 doubled; without the pause up to 1,900 doubled).
+Repair order, as measured: pause the old consumer, wait for messages in flight, compare, create the new one.
+This loses and doubles nothing; without pause up to 1,900 were doubled.
 """
 
 from __future__ import annotations
@@ -27,31 +26,29 @@ from agent.leaf.link.observation import (
 from agent.leaf.link.status import LinkState
 
 PAUSE: Final = 30.0
-"""Seconds for which the consumer is paused at a time, so that a link without its agent does not stay
-paused."""
+"""Seconds per pause, short in case the agent dies."""
 RENEW_BELOW: Final = 20.0
 TOO_LONG: Final = 40.0
-"""The server counts a pause by the wall clock: one that is longer than any the agent requests stems from a
-clock that was set back, or from another client."""
+"""Longer than any own pause: from a clock set back, or another client."""
 ANSWER_WITHIN: Final = 5.0
-"""Seconds after which data flows unverified, for a hub without its registrar must not stop the flow."""
+"""Seconds before data flows unverified without registrar."""
 DRAIN_WITHIN: Final = 5.0
 REPAIR_EVERY: Final = 30.0
 UNHEARD_AFTER: Final = 10.0
-"""Seconds; longer than the hub's server needs to request a stream again by itself (5.4 to 7.4 s)."""
+"""Longer than a hub server's own retry (5.4 to 7.4 s)."""
 STUCK_AFTER: Final = 20.0
 MOST_PATIENT: Final = 5
-"""How often `STUCK_AFTER` is doubled at most: once for each epoch that did not end the stall."""
+"""Most doublings of `STUCK_AFTER`, one per useless epoch."""
 
 
 class Pause(Struct, frozen=True):
-    """Pause the link consumer for so many seconds from now."""
+    """Pause the consumer for seconds."""
 
     seconds: float
 
 
 class Resume(Struct, frozen=True):
-    """Let the link consumer flow."""
+    """Resume the consumer."""
 
 
 class AnnounceNow(Struct, frozen=True):
@@ -68,17 +65,17 @@ Action = Pause | Resume | AnnounceNow | Repair
 
 
 class LinkDecision(Struct, frozen=True):
-    """The state of the link, what to do, and what to remember."""
+    """The state, action and memory."""
 
     state: LinkState
     memory: LinkMemory
     actions: tuple[Action, ...] = ()
     detail: str = ""
-    """Fills in the state's sentence."""
+    """Completes the sentence."""
 
 
 def decide(memory: LinkMemory, observation: LinkObservation) -> LinkDecision:
-    """The decision on one observation."""
+    """Return the decision on an observation."""
     if memory.started_at == 0.0:
         memory = replace(
             memory, started_at=observation.now, progress_at=observation.now, listened_at=observation.now
@@ -111,7 +108,7 @@ def decide(memory: LinkMemory, observation: LinkObservation) -> LinkDecision:
 
 
 def _fresh(observation: LinkObservation) -> HubComparison | None:
-    """The newest comparison, if it was made over this link and of this epoch."""
+    """Return the newest comparison of this link and epoch."""
     newest = observation.comparison
     if newest is None or newest.epoch != observation.epoch or newest.link_key != observation.link.key:
         return None
@@ -162,7 +159,7 @@ def _repair(
 def _final(
     memory: LinkMemory, due: NewEpoch, observation: LinkObservation, comparison: HubComparison | None
 ) -> NewEpoch | None:
-    """The repair that the newest comparison asks for; None if nothing is wrong after all."""
+    """Return the repair by the newest comparison, None if needless."""
     newer = comparison if comparison is not None and comparison.asked_at > memory.due_since else None
     if due.reason is EpochReason.CONSUMER_MOVED:
         # There is no hurry: without a newer answer the old consumer flows on.
@@ -227,7 +224,7 @@ def _verified(
 def _noting_flow(
     memory: LinkMemory, observation: LinkObservation, comparison: HubComparison | None
 ) -> LinkMemory:
-    """Remember what has moved since the last observation, and what the hub has not taken."""
+    """Note movement and what the hub has not taken."""
     consumer = observation.consumer
     if consumer is None:
         return memory
@@ -250,8 +247,7 @@ def _noting_flow(
 
 
 def _able(observation: LinkObservation, comparison: HubComparison | None) -> bool:
-    """Whether nothing known keeps the hub from taking what it is sent. A source that its server does not hear
-    is the registrar's to add again."""
+    """Tell whether the hub should take messages. The registrar readds unheard sources."""
     bound = observation.consumer is not None and observation.consumer.push_bound
     healthy = comparison is not None and comparison.cursor_certain and comparison.hub_state == "flowing"
     return bound and healthy and observation.refused is None
@@ -260,7 +256,7 @@ def _able(observation: LinkObservation, comparison: HubComparison | None) -> boo
 def _epoch_needed(
     memory: LinkMemory, observation: LinkObservation, comparison: HubComparison
 ) -> EpochReason | None:
-    """Why both sides need a new epoch though they agree."""
+    """Return why an epoch is needed despite agreement."""
     if _stalled(memory, comparison):
         return EpochReason.STALLED
     # A consumer that its server keeps on disk is replaced: it cannot be moved.
@@ -270,12 +266,11 @@ def _epoch_needed(
 
 
 def _stalled(memory: LinkMemory, comparison: HubComparison) -> bool:
-    """Whether the hub's server has what it was sent and takes nothing of it.
+    """Tell whether the hub's server received messages and takes none.
 
-    A hub's nats-server before 2.15.3 drops all messages after resets that crossed, and checks only at a
-    heartbeat, which a leaf that is never idle does not send (`processInboundSourceMsg` in server/stream.go).
-    What was sent over the link before a question arrives before it, so an answer proves that it has arrived
-    on the slowest link too.
+    nats-server before 2.15.3 drops messages after crossed resets and checks only at heartbeats, which a busy
+    leaf does not send (`processInboundSourceMsg` in server/stream.go). An answer proves that earlier messages
+    arrived.
     """
     patience = STUCK_AFTER * 2 ** min(memory.stalls, MOST_PATIENT)
     return memory.outstanding > comparison.cursor and comparison.asked_at > memory.outstanding_at + patience
@@ -284,7 +279,7 @@ def _stalled(memory: LinkMemory, comparison: HubComparison) -> bool:
 def _flow(
     memory: LinkMemory, observation: LinkObservation, comparison: HubComparison | None
 ) -> tuple[LinkState, str]:
-    """The state of a link that is up, compared and not paused."""
+    """Return the state of a compared, unpaused link."""
     if observation.refused is not None:
         return LinkState.REFUSED, observation.refused
     hub_state, consumer = comparison.hub_state if comparison is not None else "", observation.consumer

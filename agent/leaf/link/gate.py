@@ -1,14 +1,11 @@
-"""The gate of a leaf's link: closed outside of its windows, and for a while where its hub answers and does
-not take the link.
+"""Closes the link outside its windows, and for a while when the hub answers without accepting it.
 
-A closed remote is disabled in the server's configuration, which is reloaded (21 ms). A
-paused consumer would not do, for its heartbeats go on. An agent that is dead leaves the link as it is.
+The remote is disabled by reloading the server (21 ms); a paused consumer would still send heartbeats. A dead
+agent leaves the link unchanged.
 
-For each link that comes up, a hub's nats-server goes through the interest of all links that are up.
-A leaf's server gives up a link of which the hub says nothing within 2 s of its CONNECT, and dials again a
-second later; what the hub's server then does for the link that was given up is wasted. Of some thousand
-leaves that dial at once most are never linked. So each waits for a random part of the time that the hub needs
-for all (`Answer.spread_seconds`), and of up to four times that after further dials that failed.
+A hub's server examines all links' interests per new link, and leaf servers give up after 2 s of silence. So
+with thousands of dialling leaves most never link. Each waits a random part of `Answer.spread_seconds`, up to
+four times that after failures.
 """
 
 from __future__ import annotations
@@ -33,19 +30,17 @@ from agent.server.process import EmbeddedServer
 from agent.server.values import LeafConfig
 
 LOOK_SECONDS: Final = 5.0
-"""How often the gate is looked at, and how long a link may take to come up. A leaf's server dials each second
-or two."""
+"""Interval of checks, and time for a link; servers dial every second or two."""
 _ANSWER_SECONDS: Final = 3.0
 _STEADY_SECONDS: Final = 60.0
 _LONGEST: Final = 4.0
-"""Times the hub's own time. A leaf whose key the hub learns late is not to wait for hours."""
+"""Limit as multiple of the hub's time."""
 
 log = structlog.get_logger("link")
 
 
 class DialSpread:
-    """When a link is dialled again that its hub does not take. Pure; times are monotonic seconds, and `part`
-    is a random number from 0 to 1."""
+    """Times redials. Pure; monotonic seconds, `part` random from 0 to 1."""
 
     def __init__(self, part: Callable[[], float] = random.random) -> None:
         self._part = part
@@ -54,7 +49,7 @@ class DialSpread:
         self._factor = Backoff(1.0, _LONGEST)
 
     def is_waiting(self, link: UplinkStatus, now: float) -> bool:
-        """Whether the link is not to be dialled yet."""
+        """Tell whether to wait."""
         if link.up:
             self._until, self._answering = 0.0, None
             if now - link.since >= _STEADY_SECONDS:
@@ -65,11 +60,11 @@ class DialSpread:
         return bool(self._until)
 
     def is_late(self, link: UplinkStatus, now: float) -> bool:
-        """Whether a link that the hub takes would be up by now."""
+        """Tell whether an accepted link would be up."""
         return not link.up and now - max(link.since, self._dialled) >= LOOK_SECONDS
 
     def answered(self, answers: bool, now: float) -> bool:
-        """Whether the hub has answered for so long that its link would be up; it may do so again only now."""
+        """Tell whether the hub answered long enough for a link; resets the count."""
         if not answers:
             self._answering = None
         elif self._answering is None:
@@ -77,17 +72,16 @@ class DialSpread:
         return self._answering is not None and now - self._answering >= LOOK_SECONDS
 
     def wait(self, spread: float, now: float) -> float:
-        """The seconds to wait, where the hub takes `spread` seconds for the links of all its leaves, answers
-        and has not taken this one."""
+        """Return the seconds to wait when the hub needs `spread` for all links and did not take this."""
         seconds = self._part() * spread * self._factor.next()
         self._until = now + seconds
         return seconds
 
 
 class LinkGate:
-    """The gate of one server's link, `uplink`, which is None where nothing is known of it. Why it is closed
-    stands in `health.closed`. `spread` is what the hub last said of its time for all links, in seconds; 0 if
-    nothing."""
+    """The gate of `uplink` (None: unknown). `health.closed` has the reason; `spread` is the hub's time, 0 if
+    unknown.
+    """
 
     def __init__(
         self,
@@ -105,14 +99,13 @@ class LinkGate:
         self._failing = LogEdge(log, error=True)
 
     async def run(self) -> None:
-        """Follow the windows and the link until cancelled, each time within `LOOK_SECONDS`: the clock may be
-        set."""
+        """Follow windows and link until cancelled, at least each `LOOK_SECONDS`."""
         while True:
             await self.follow()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def follow(self) -> None:
-        """Open or close the link as it is time to."""
+        """Open or close the link if due."""
         closed = self._windows.closed(self._now()) or await self._hold_back()
         try:
             await self._server.set_link(not closed)
@@ -125,7 +118,7 @@ class LinkGate:
         self._health.closed = closed
 
     async def _hold_back(self) -> str:
-        """Why the hub is not to be dialled now, "" if it may be."""
+        """Return why not to dial, "" if allowed."""
         link, spread = self._uplink(), self._spread()
         if link is None:
             return ""
@@ -152,8 +145,7 @@ class LinkGate:
 
 
 async def answers(urls: Iterable[str]) -> bool:
-    """Whether a server is at one of these addresses: it takes a connection and does not end it. One that has
-    too much to do takes a while to say anything."""
+    """Tell whether an address takes and keeps a connection; a busy server stays silent for a while."""
     for url in urls:
         address = urlsplit(url)
         with suppress(OSError, TimeoutError):

@@ -1,6 +1,7 @@
-"""The local guard. Pure. Before the first publish after every connection it compares the stream with what the
-agent remembers: a stream that was wiped or restored from a backup loses data silently over its old
-consumer."""
+"""Compares the stream with the agent's memory before the first publish. Pure.
+
+A wiped or restored stream would lose data over its old consumer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from agent.leaf.state import Acked
 
 
 class EpochReason(StrEnum):
-    """Why a new epoch is needed; the value is the label of the metric."""
+    """The reason of an epoch, as metric label."""
 
     FIRST = "first_start"
     STATE_LOST = "state_lost"
@@ -45,7 +46,7 @@ SENTENCES = {
 
 
 class RememberedStream(Struct, frozen=True):
-    """One class in the state file."""
+    """A class in the state file."""
 
     epoch: str | None
     acked: Acked | None
@@ -53,32 +54,31 @@ class RememberedStream(Struct, frozen=True):
 
 
 class EpochObservation(Struct, frozen=True):
-    """The stream as its server shows it."""
+    """The stream by its server."""
 
     created: str
     """Identifies the stream."""
     last: int
-    """The last sequence."""
+    """Last sequence."""
     id_at_checkpoint: str | None
-    """The message id at the checkpoint's sequence: "" for a message without one, None if it was trimmed."""
+    """Id at the checkpoint: "" without id, None if trimmed."""
     kept: int | None = None
-    """In a store restored from a backup, the last sequence that it kept of what the agent saw there."""
+    """A restored store's last kept sequence."""
     earlier: int = 0
-    """In such a store, the sequence of the newest earlier checkpoint whose message it holds, 0 without
-    one."""
+    """Its newest held checkpoint, 0 for none."""
 
 
 class NewEpoch(Struct, frozen=True):
-    """Start a new epoch."""
+    """Begin a new epoch."""
 
     reason: EpochReason
     start: int
-    """The sequence of the leaf's stream at which it starts."""
+    """First leaf sequence."""
     lost: tuple[int, int] | None = None
-    """The first and last sequence that neither side's stream holds any more."""
+    """First and last sequence missing on both sides."""
 
     def sentence(self) -> str:
-        """Why it is needed, and what is lost."""
+        """Return the reason and the loss."""
         if self.lost is None:
             return SENTENCES[self.reason]
         first, last = self.lost
@@ -89,8 +89,9 @@ class NewEpoch(Struct, frozen=True):
 
 
 def judge(remembered: RememberedStream, observation: EpochObservation) -> NewEpoch | None:
-    """The new epoch that is needed, None if the old one may go on. It starts after the last message on which
-    both sides agreed, or at the first one: duplicates are dropped at the table."""
+    """Return the needed epoch, or None. It starts after the last agreed message; the table
+    drops duplicates.
+    """
     reason = _reason(remembered, observation)
     return None if reason is None else NewEpoch(reason, _start(remembered, observation))
 

@@ -1,11 +1,9 @@
-"""Recognises a leaf's stream by its messages when its server created it anew over them.
+"""Recognises a leaf's stream that its server recreated over its messages.
 
-A server knows a stream by its time of creation, which is in its `meta.inf`. nats-server skips a stream
-whose `meta.inf` or `meta.sum` is missing or damaged, as after a power cut
-(`findings/nats-damaged-meta-file-gives-old-messages-to-a-new-stream.sh`). A stream that
-is then created under that name holds the old messages, under another time. The key of a device's message at
-the hub has this time in it, so all of them would be stored once more. This module may go once the server
-recovers such a stream.
+nats-server skips a stream with damaged `meta.inf` or `meta.sum`, and a new one then has the old messages
+under another creation time (`findings/nats-damaged-meta-file-gives-old-messages-to-a-new-stream.sh`). Direct
+messages' keys contain that time, so all would be stored again. Remove this module when the server recovers
+such streams.
 """
 
 from __future__ import annotations
@@ -24,8 +22,10 @@ log = structlog.get_logger("link")
 
 
 async def recognise(js: JetStream, domain: str, cls: str, info: StreamInfo, state: StateFile) -> StreamInfo:
-    """Return the stream of a class under the identity of the messages that it holds; from now on `js` reports
-    it so. Raises `ApiError` or `UnavailableError`."""
+    """Return a class's stream with its messages' identity, which `js` reports from then on.
+
+    Raises `ApiError` or `UnavailableError`.
+    """
     current = state.current
     acked, known = current.acked.get(cls), current.made_again.get(cls)
     if not info.messages or (acked is not None and acked.created == info.created):
@@ -49,8 +49,9 @@ async def recognise(js: JetStream, domain: str, cls: str, info: StreamInfo, stat
 
 
 def recorded_identity(message: RawMessage | None) -> str:
-    """Return which stream the newest ledger record says that it is stored in; "" without a usable record.
-    Behind its own place it can't know of messages: such a record was copied into another stream."""
+    """Return the stream identity in the newest ledger record, "" if unusable or copied from
+    another stream.
+    """
     if message is None:
         return ""
     try:
@@ -61,7 +62,7 @@ def recorded_identity(message: RawMessage | None) -> str:
 
 
 async def _holds(js: JetStream, info: StreamInfo, cls: str, acked: Acked, current: State) -> bool:
-    """Whether the stream holds a message that the agent saw in the one that acknowledged last."""
+    """Tell whether the stream has a message of the one that acknowledged last."""
     if acked.top_time:
         newest = await js.get_message(info.name, seq=acked.top)
         if newest is not None and nanoseconds(newest.time) == nanoseconds(acked.top_time):
@@ -73,9 +74,10 @@ async def _holds(js: JetStream, info: StreamInfo, cls: str, acked: Acked, curren
 
 
 async def newest_checkpoint_held(js: JetStream, info: StreamInfo, candidates: Sequence[Checkpoint]) -> int:
-    """The leaf sequence of the newest checkpoint whose message the stream holds, 0 if it holds none; the
-    candidates are sorted, the oldest first. A restored store holds those from before its backup. Raises
-    `ApiError` or `UnavailableError`."""
+    """Return the leaf sequence of the newest held checkpoint (sorted candidates), 0 for none.
+
+    Raises `ApiError` or `UnavailableError`.
+    """
     held, low, high = 0, 0, len(candidates)
     while low < high:
         middle = (low + high) // 2
@@ -90,7 +92,7 @@ async def newest_checkpoint_held(js: JetStream, info: StreamInfo, candidates: Se
 
 
 async def message_id(js: JetStream, stream: str, checkpoint: Checkpoint | None) -> str | None:
-    """The id of the leaf's own message at a checkpoint's sequence; None without a message."""
+    """Return the leaf's message id at a checkpoint, or None."""
     if checkpoint is None:
         return None
     message = await js.get_message(stream, seq=checkpoint.leaf_seq)

@@ -1,4 +1,4 @@
-"""The link of a leaf, put together: what watches it, keeps it, shows it and says how long it may last."""
+"""Assembles a leaf's link."""
 
 from __future__ import annotations
 
@@ -34,15 +34,13 @@ from agent.server.health import ServerHealth
 from agent.server.setup import identities
 
 _UNKNOWN: Final = UplinkStatus(True, 0.0, "unknown")
-"""Without the local system account the state of the link is unknown. Assume it is up: never pause because the
-state is unknown."""
+"""Assumed up without system account: never pause on an unknown state."""
 
 Service = Callable[[], Awaitable[Any]]
 
 
 class LinkView:
-    """What is known of the link of every class and of the disk of their streams. The publish path asks it;
-    `LeafLink` keeps it true."""
+    """Link and disk state by class, for the publish path; `LeafLink` updates it."""
 
     def __init__(self, config: Config, metrics: Metrics, health: ServerHealth, events: Events) -> None:
         self._domain, self.metrics, self.health, self.events = config.domain, metrics, health, events
@@ -56,29 +54,29 @@ class LinkView:
         self.status = LinkStatus(config.domain, classes, metrics, events, self._short_of_room)
 
     def sentence(self, cls: str) -> str:
-        """How the link of a class is."""
+        """Describe a class's link."""
         return self.status.classes[cls].sentence
 
     def refusal(self, cls: str) -> str | None:
-        """Why the stream of a class stores nothing now, None while no reason is known."""
+        """Return why a class's stream stores nothing, or None."""
         return self.health.refusal(leaf_stream(self._domain, cls)) or self.disk_quota.refusal(cls)
 
     def seen(self, seen: StreamSeen) -> None:
-        """Reckon with what a look at a stream shows."""
+        """Note an inspected stream."""
         room = self.health.room
         free = None if room is None else max(0, room.free - room.reserve)
         self.time_to_loss.observe(seen.cls, seen.info, seen.confirmed, loop_time(), free)
 
     def full(self, full: StreamFull) -> None:
-        """Reckon with a message that had no room."""
+        """Note a message without space."""
         self.time_to_loss.refused(full.cls, full.size, loop_time())
 
     def trimmed(self, trimmed: StreamTrimmed) -> None:
-        """Reckon with room that was made."""
+        """Note a trim."""
         self.time_to_loss.trimmed(trimmed.cls)
 
     def held_back(self, cls: str) -> str | None:
-        """Why a class takes nothing in now, None while it takes readings in."""
+        """Return why a class accepts nothing, or None."""
         if (why := self.time_to_loss.refusing(cls)) is not None:
             return why
         return FULL if self._classes[cls].discard == "new" and cls in self.time_to_loss.full else None
@@ -89,9 +87,10 @@ class LinkView:
 
 
 class LeafLink:
-    """The link of all classes of a leaf in one run of its agent, over the current connection to the local
-    server. `ledger` returns the newest counts of a class. Without the key of that server's system account
-    nothing is paused when the link is lost."""
+    """The link of all classes over the current connection. `ledger` returns a class's counts.
+
+    Without system account nothing is paused at a link loss.
+    """
 
     def __init__(
         self,
@@ -162,7 +161,7 @@ class LeafLink:
 
     @contextlib.contextmanager
     def connected(self, nc: Client, js: JetStream) -> Iterator[None]:
-        """Work over this connection, at once, as long as the scope lasts."""
+        """Use this connection within the scope."""
         announcer = Announcer(
             nc,
             js,
@@ -193,18 +192,16 @@ class LeafLink:
         self._view.metrics.clock_ahead.set(seconds)
 
     def show_unreachable(self) -> None:
-        """Show that the local server does not answer."""
         self.controller.show_unreachable()
         self._commands.show_unreachable()
 
     def epoch_begun(self, cls: str, epoch: NewEpoch) -> None:
-        """The local guard has begun a new epoch."""
         self._view.metrics.epochs.labels(cls, epoch.reason.value).inc()
         self.controller.epoch_begun(cls, epoch.reason)
 
     @property
     def uplink(self) -> UplinkStatus | None:
-        """The connection of the leaf's server to the hub, None where nothing is known of it."""
+        """Return the server's hub connection, or None."""
         return None if self._uplink is None else self._uplink.status
 
     def row(self) -> Mapping[str, Any]:
@@ -220,7 +217,7 @@ class LeafLink:
         }
 
     def class_row(self, cls: str) -> dict[str, Any]:
-        """The link of one class as a row of `/status`."""
+        """Return a class's row for `/status`."""
         link = self.status.classes[cls]
         return {
             "epoch": self._state.current.epochs.get(cls),
@@ -235,7 +232,7 @@ class LeafLink:
         }
 
     def mirror_rows(self) -> list[Mapping[str, Any]]:
-        """The mirrors that the agent itself keeps, a row each."""
+        """Return the agent's mirrors, a row each."""
         return [self._commands.status()]
 
     def _uplink_status(self) -> UplinkStatus:

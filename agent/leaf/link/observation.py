@@ -1,10 +1,7 @@
-"""What the link controller observes of one class at one moment: plain values on which alone it decides.
+"""Defines link observations of a class. Times are monotonic seconds, sequences the leaf stream's.
 
-Times are monotonic seconds; sequences are those of the leaf's stream.
-
-`lag: 0` is never believed: after a store was restored from a backup and data
-flowed again, every cursor looks well though messages are missing for good; only a message that both sides
-agreed on earlier (the checkpoint) still shows it. Before data has flowed, the cursors show it at once.
+`lag: 0` proves nothing: after a restore and new data all cursors look correct although messages are missing.
+Only an earlier agreed message (checkpoint) shows that.
 """
 
 from __future__ import annotations
@@ -18,86 +15,84 @@ from agent.jetstream import ConsumerInfo
 from agent.leaf.link.guard import EpochReason, NewEpoch
 
 CAUGHT_UP: Final = 64
-"""Messages that a class may still have to send: one that flows all the time is never quite at the end."""
+"""Messages a caught-up class may still have."""
 TURN_SECONDS: Final = 60.0
-"""A class that has not caught up by then shares the link with the others: it may never catch up."""
+"""Time after which a lagging class shares the link."""
 
 
 class UplinkStatus(Struct, frozen=True):
-    """The connection of the leaf's server to its hub."""
+    """The server's hub connection."""
 
     up: bool
     since: float
-    """Since when it is up or down."""
+    """Time of the last change."""
     key: str = ""
-    """Identifies this connection; no other one has the same."""
+    """Unique per connection."""
     closed: str = ""
-    """A sentence if the link is down on purpose."""
+    """Why it is closed on purpose."""
     cause: str = ""
-    """Why it is down, where that is known."""
+    """Why it is down, if known."""
 
 
 class HubComparison(Struct, frozen=True):
-    """The hub's answer to one announcement, compared with what the leaf holds."""
+    """The hub's answer compared with the leaf."""
 
     asked_at: float
     link_key: str
-    """The connection over which the hub was asked."""
+    """Its connection."""
     epoch: str
     start: int
     """The consumer's start."""
     floor: int
-    """The consumer's ack floor before the question, so that a healthy `cursor` is never below it."""
+    """Ack floor before the question; a healthy `cursor` is not below."""
     first: int
-    """The stream's first sequence after the answer."""
+    """First sequence after the answer."""
     last: int
-    """The stream's last sequence after the answer."""
+    """Last sequence after the answer."""
     cursor: int
     same_at_cursor: bool | None
-    """Whether the leaf's message at the cursor is the hub's; None if no message is there or one has no id."""
+    """Whether both have the same message at the cursor; None if unknown."""
     checkpoint: int
-    """The leaf sequence of the agreed checkpoint, 0 without one."""
+    """Agreed checkpoint, 0 for none."""
     has_checkpoint: bool
-    """Whether the leaf still holds the message at the checkpoint."""
+    """Whether the leaf holds it."""
     hub_agrees: bool | None
-    """Whether the hub holds the message at the checkpoint, None if it cannot know."""
+    """Whether the hub holds it, None if unknown."""
     cursor_certain: bool
-    """False if the hub says that its cursor may be too low."""
+    """False if the cursor may be too low."""
     hub_state: str
-    """The hub's own word for the state."""
+    """The hub's word."""
     fallback: int = 0
-    """The leaf sequence up to which a hub that lacks messages still holds all; 0 if it does not say, or if
-    the leaf holds another message there."""
+    """Sequence up to which a lacking hub has all; 0 if unknown or different here."""
     synced: bool = True
-    """False if a power cut at the hub may still take what is at the cursor."""
+    """False if a power cut may take the cursor."""
 
 
 class LinkObservation(Struct, frozen=True):
-    """Everything about one class."""
+    """All observations of a class."""
 
     now: float
     epoch: str
     link: UplinkStatus
     consumer: ConsumerInfo | None
-    """None if the link consumer is gone."""
+    """None if gone."""
     comparison: HubComparison | None = None
     refused: str | None = None
-    """The hub's sentence if its newest answer refused this leaf, or this class."""
+    """The hub's refusal of leaf or class."""
     silent_since: float | None = None
-    """When the hub was first asked without an answer since its last one, None while it answers."""
+    """First unanswered request, or None."""
     paused_until: float = 0.0
-    """Until when a command has paused the link, 0 if none has."""
+    """End of a commanded pause, 0 for none."""
     blocking_class: str = ""
-    """The class that goes before this one."""
+    """The class that goes first."""
     not_arriving: str = ""
     """Message that did not arrive over several links, "" if none."""
     may_repair_at: float = 0.0
-    """When a new epoch may begin at the earliest."""
+    """Earliest new epoch."""
 
 
 def difference(comparison: HubComparison) -> NewEpoch | None:
-    """The new epoch that is needed, None if nothing contradicts that both sides hold the same. It starts
-    after the last message on which both agree, or at the first one: duplicates are dropped at the table."""
+    """Return the needed epoch, None without contradiction. It starts after the last agreed message."""
     reason = _reason(comparison)
     if reason is None:
         return None
@@ -106,12 +101,10 @@ def difference(comparison: HubComparison) -> NewEpoch | None:
 
 
 def agreed_start(comparison: HubComparison) -> int:
-    """Where an epoch begins that loses nothing: after the highest message of which both sides are known to
-    hold the same.
+    """Return a start that loses nothing: after the highest common message.
 
-    The message at the cursor proves that only while nothing has flowed since a store was restored: so long as
-    no agreed checkpoint is disputed, or the hub's cursor is still below what it had acknowledged. A cursor
-    below the checkpoint proves nothing, for the floor from which data flows again may be lower still.
+    The message at the cursor proves that only while nothing flowed since a restore: no checkpoint is
+    disputed, or the cursor is below the acknowledged. A cursor below the checkpoint proves nothing.
     """
     start = checkpoint_start(comparison)
     untouched = comparison.hub_agrees is not False or _below_floor(comparison)
@@ -126,16 +119,15 @@ def agreed_start(comparison: HubComparison) -> int:
 
 
 def checkpoint_start(comparison: HubComparison) -> int:
-    """The sequence after the newest checkpoint that both are known to hold, otherwise the first message."""
+    """Return the sequence after the newest common checkpoint, else the first."""
     agreed = comparison.checkpoint if comparison.has_checkpoint and comparison.hub_agrees else 0
     return max(agreed, comparison.fallback) + 1
 
 
 def confirmed(comparison: HubComparison) -> int:
-    """Up to which sequence the hub's disk is known to have everything of this leaf, 0 if nothing is known.
+    """Return the sequence up to which the hub's disk has everything, 0 if unknown.
 
-    Both sides agree on a checkpoint only when it is synced, so that a power cut cannot take it; the cursor
-    counts as soon as it is, too.
+    Checkpoints are agreed only when synced; the cursor counts once synced.
     """
     if _reason(comparison) is not None:
         return 0
@@ -144,8 +136,10 @@ def confirmed(comparison: HubComparison) -> int:
 
 
 def discarded(comparison: HubComparison, confirmed_before: int) -> tuple[int, int] | None:
-    """The first and last sequence that left the leaf's stream before the hub had them; `confirmed_before` is
-    the highest sequence confirmed earlier in this epoch. None if nothing is known of what the hub holds."""
+    """Return the sequences that left the stream before the hub had them, None if unknown.
+
+    `confirmed_before` is the highest confirmed one of this epoch.
+    """
     held = max(comparison.cursor, confirmed(comparison), confirmed_before, comparison.start - 1)
     return (held + 1, comparison.first - 1) if held and comparison.first > held + 1 else None
 
@@ -163,22 +157,22 @@ def _reason(comparison: HubComparison) -> EpochReason | None:
 
 
 def _below_floor(comparison: HubComparison) -> bool:
-    """Whether the hub holds less than it has acknowledged. The floor of an epoch that has stored nothing yet
-    is where the epoch begins, and a purge of the leaf's stream lifts it: neither is an acknowledgement."""
+    """Tell whether the hub has less than it acknowledged. An epoch's start and purges also lift the floor."""
     return comparison.cursor < comparison.floor and comparison.floor >= max(
         comparison.start, comparison.first
     )
 
 
 def _lost(comparison: HubComparison, start: int) -> tuple[int, int] | None:
-    """The sequences that the hub lost and the leaf has purged since."""
+    """Return sequences lost at the hub and purged here."""
     return (start, comparison.first - 1) if start > 1 and comparison.first > start else None
 
 
 def blocking_class(cls: str, priorities: Mapping[str, int], behind: Mapping[str, int], linked: float) -> str:
-    """The class that `cls` waits for, "" if it may flow. The smallest priority goes first; classes of one
-    priority go together. `behind` is how many messages each still has to send, `linked` for how many seconds
-    the link has been up."""
+    """Return the class that `cls` waits for, "" for none. Smallest priority first; equal ones together.
+
+    `behind` has unsent messages, `linked` seconds since link-up.
+    """
     if linked >= TURN_SECONDS:
         return ""
     blocking = [
@@ -190,33 +184,32 @@ def blocking_class(cls: str, priorities: Mapping[str, int], behind: Mapping[str,
 
 
 def may_repair_at(consumer: ConsumerInfo | None, due: NewEpoch | None, domain: float, own: float) -> float:
-    """When a class may begin a new epoch: `domain` is when the domain may, `own` when the class itself may. A
-    restarted server has forgotten the consumers of all classes, and a hub's server that takes nothing of one
-    class often takes nothing of others: then none waits for another."""
+    """Return the earliest epoch by `domain` and `own` limits. Gone consumers or a stuck hub do not wait for
+    each other.
+    """
     return own if consumer is None or (due is not None and due.reason is EpochReason.STALLED) else domain
 
 
 class LinkMemory(Struct, frozen=True):
-    """What one decision leaves for the next one."""
+    """State between decisions."""
 
     started_at: float = 0.0
-    """When the controller first looked."""
+    """First look."""
     verified: tuple[str, str] = ("", "")
-    """The link and the epoch on which both sides were found to agree."""
+    """Link and epoch found in agreement."""
     due: NewEpoch | None = None
-    """The repair that is due."""
+    """The due repair."""
     due_since: float = 0.0
     progress: tuple[int, int, int] = (0, 0, 0)
-    """The sequences delivered, of the ack floor and of the hub's cursor."""
+    """Delivered, ack floor, hub cursor."""
     progress_at: float = 0.0
-    """When one of them last moved."""
+    """Its last change."""
     listened_at: float = 0.0
-    """When the hub last listened."""
+    """The hub's last listening."""
     confirmed: int = 0
-    """Up to where the hub holds all of this epoch."""
+    """Complete at the hub in this epoch."""
     outstanding: int = 0
-    """Up to where the hub had been sent messages at `outstanding_at`; since then it could take them and has
-    taken none."""
+    """Sent by `outstanding_at` and not taken since."""
     outstanding_at: float = 0.0
     stalls: int = 0
-    """How many epochs were begun for that and changed nothing."""
+    """Useless epochs for that."""

@@ -1,5 +1,4 @@
-"""Prepares the leaf's side of the link at its own server: the stream and the link consumer exist and are the
-expected ones."""
+"""Prepares stream and link consumer at the leaf's server."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from agent.leaf.state import Acked, State, earlier_checkpoints
 from agent.leaf.state_file import StateFile
 
 _APART_NS: Final = 1_000_000_000
-"""By how much a server's clock may be ahead of the agent's, on the same machine."""
+"""Allowed lead of the server's clock on this machine."""
 
 
 async def prepare_stream(
@@ -34,9 +33,11 @@ async def prepare_stream(
     begun: Callable[[NewEpoch], None],
     mqtt: bool = False,
 ) -> StreamInfo:
-    """Create the stream of a class, check it by the guard, and begin a new epoch if one is needed, for which
-    `begun` is called once, also if what follows fails. With `mqtt` the stream also stores what MQTT devices
-    send. Returns the stream. Raises `ApiError` or `UnavailableError`."""
+    """Create and check a class's stream, and begin an epoch if needed. Raises `ApiError` or
+    `UnavailableError`.
+
+    `begun` is called once for an epoch, even on failure. `mqtt` adds MQTT subjects.
+    """
     info = await js.ensure_stream(stream_configs.leaf_stream(domain, cls, mqtt=mqtt))
     info = await recognise(js, domain, cls.name, info, state)
     current = state.current
@@ -75,9 +76,10 @@ async def prepare_stream(
 async def recorded_losses(
     js: JetStream, domain: str, cls: str, created: str, kept: int
 ) -> tuple[LostStream, ...]:
-    """The lost stores in the newest ledger record, if it was stored in a restored store and has that restore:
-    an agent had found it and could not write its state file. The file knows less of what was lost than that
-    agent, so it would record another loss. Raises `ApiError` or `UnavailableError`."""
+    """Return losses of the newest ledger record if it knows this restore, else ().
+
+    An agent may have recorded it without saving its state. Raises `ApiError` or `UnavailableError`.
+    """
     subject = contract.ledger_subject(domain, cls)
     message = await js.get_message(contract.leaf_stream(domain, cls), last_by_subject=subject)
     if message is None or message.seq <= kept:
@@ -92,9 +94,11 @@ async def recorded_losses(
 async def note_lost_positions(
     js: JetStream, domain: str, classes: Iterable[str], pulls: Iterable[str], current: State
 ) -> None:
-    """Note which pull inputs may have stored data without a known position: all that have none, if the state
-    file is new and a stream is not. Call it before an epoch is recorded, since with one the state is no
-    longer new. Raises `ApiError` or `UnavailableError`."""
+    """Note pull inputs that may have stored data without known position: all, if the state is new and a
+    stream is not.
+
+    Call before an epoch is recorded. Raises `ApiError` or `UnavailableError`.
+    """
     if current.epochs:
         return
     for cls in classes:
@@ -105,10 +109,11 @@ async def note_lost_positions(
 
 
 async def note_stale_positions(js: JetStream, domain: str, classes: Iterable[str], current: State) -> None:
-    """Note which pull inputs may have stored more than their position says: the state file is that of an
-    older copy. Messages behind the last one that it knows are trimmed already, and no run that it knows has
-    written the newest ledger record. A position in the stream itself is the newest. Call it before the run
-    stores anything. Raises `ApiError` or `UnavailableError`."""
+    """Note pull inputs whose position may be older than their data, from an older state copy.
+
+    Its last messages are trimmed, and no known run wrote the newest record. Call before storing. Raises
+    `ApiError` or `UnavailableError`.
+    """
     for cls in classes:
         acked = current.acked.get(cls)
         info = None if acked is None else await js.find_stream(contract.leaf_stream(domain, cls))
@@ -126,7 +131,7 @@ async def note_stale_positions(js: JetStream, domain: str, classes: Iterable[str
 
 
 async def _newest_run(js: JetStream, domain: str, cls: str) -> str | None:
-    """The run of the newest ledger record in a stream, None where there is none."""
+    """Return the newest ledger record's run, or None."""
     stream, subject = contract.leaf_stream(domain, cls), contract.ledger_subject(domain, cls)
     message = await js.get_message(stream, last_by_subject=subject)
     try:
@@ -136,13 +141,11 @@ async def _newest_run(js: JetStream, domain: str, cls: str) -> str | None:
 
 
 async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, now_ns: int) -> int | None:
-    """The last sequence that a stream restored from a backup still holds of what it is known to have held;
-    None if it lacks nothing. Raises `ApiError` or `UnavailableError`.
+    """Return the last known sequence that a restored stream still holds, None if all.
 
-    Devices may have published to the restored store before the agent looked, so that it has filled up again:
-    then the message at the last known sequence is another one, and the backup did not hold what was stored
-    after the last known time. If that time is still to come, the clock was set back since, and nothing tells
-    what the backup held: then it counts as nothing but what leaf and hub agreed on.
+    Raises `ApiError` or `UnavailableError`. Devices may have refilled the restored store; then the message at
+    the last known sequence differs, and later storage times are new. With a last time in the future only
+    agreed messages count.
     """
     if acked is None or acked.created != info.created:
         return None
@@ -160,8 +163,9 @@ async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, 
 async def ends_of_returned(
     js: JetStream, info: StreamInfo, lost: Iterable[LostStream], now_ns: int
 ) -> list[LostStream]:
-    """What a stream lacks that was lost and is there again, as where its directory was moved away and back:
-    the end that an older copy of it does not hold. Raises `ApiError` or `UnavailableError`."""
+    """Return the missing end of a stream that returned as an older copy. Raises `ApiError` or
+    `UnavailableError`.
+    """
     ends = []
     for store in lost:
         if store.created == info.created and store.kept is None:
@@ -171,8 +175,7 @@ async def ends_of_returned(
 
 
 async def _last_before(js: JetStream, info: StreamInfo, at: int, now_ns: int) -> int:
-    """The last sequence that a stream held at a time in ns since 1970. A time that is still to come tells
-    nothing."""
+    """Return the last sequence at a time in ns since 1970; a future time tells nothing."""
     if at > now_ns + _APART_NS:
         return info.first - 1
     held, newer = info.first - 1, info.last + 1

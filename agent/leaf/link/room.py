@@ -1,16 +1,11 @@
-"""The room that is left for readings, in the streams and on the disk that they share.
+"""Computes the space left for readings in streams and on disk.
 
-The time to loss: for each class the seconds until its first unconfirmed message is refused or discarded for
-lack of room; shown as a gauge and, if the configuration asks for that, as a reading a minute, so that a fleet
-can be watched from the table. What
-the hub has confirmed does not count, for it is trimmed as soon as its room is needed. A stream that is caught
-up, or whose backlog shrinks, loses nothing: infinity. A backlog that stays as it is because the stream
-discards the oldest of it grows all the same. At the limit the time is 0, whatever the rates: a stream that
-refuses everything does not grow.
+Time to loss: seconds until a class's first unconfirmed message is refused or discarded, as a gauge and
+optionally a reading a minute. Confirmed messages do not count, as they are trimmed. Infinity without growing
+backlog; a discarding backlog counts as growing; 0 at the limit.
 
-The quota: which classes are still stored when the disk runs short. What the classes that go first may still
-need is reserved for them, so that bulk cannot push out critical. It holds back what comes through the agent;
-what a device publishes into a stream itself is bounded only by that stream's `max_bytes`.
+Quota: on a short disk, classes with priority keep a reserve. It applies to the agent; direct messages are
+bounded by `max_bytes` only.
 """
 
 from __future__ import annotations
@@ -35,17 +30,15 @@ from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
 TIME_TO_LOSS_METRIC: Final = "petiole_seconds_to_loss"
 REPORT_SECONDS: Final = 60.0
 FARTHEST: Final = 10 * 365 * 86_400.0
-"""Seconds; JSON has no number for infinity, and a reading that were now a number and now a text could not be
-compared with a bound."""
+"""Seconds for infinity, which JSON lacks."""
 MEMORY_SECONDS: Final = 60.0
-"""The time constant of the rates: growth counts for less by a factor of e each such time."""
+"""Time constant of the rates."""
 CAUGHT_UP_SECONDS: Final = 30.0
-"""A backlog of what arrived in this time is in transit between two announcements; it does not grow."""
+"""Arrivals within this time count as in transit."""
 BATCH_BYTES: Final = 256 * 1024
-"""A stream with less room than a batch has none; of a small stream, less than a twentieth."""
+"""Free bytes below which a stream is full, or a twentieth of a small one."""
 REFUSED_SECONDS: Final = 60.0
-"""For so long after a refusal the time is 0, unless the stream was trimmed: what limits it may be another
-limit than those that are known here. A sender that was asked to wait is back by then."""
+"""Time of 0 after a refusal without trim, for unknown limits; longer than senders wait."""
 ALL_HELD: Final = "every class is held back"
 FULL: Final = (
     "its stream has no room for a further batch: readings are refused, and their senders must keep them, "
@@ -57,13 +50,12 @@ log = structlog.get_logger("link")
 
 
 class _Rate:
-    """Bytes a second, as a moving average."""
+    """Bytes a second as moving average."""
 
     def __init__(self) -> None:
         self.value: float | None = None
 
     def add(self, bytes_: float, seconds: float) -> None:
-        """Add what flowed in so many seconds."""
         rate = bytes_ / seconds
         if self.value is None:
             self.value = rate
@@ -72,7 +64,7 @@ class _Rate:
 
 
 class _Class:
-    """The stream of one class at the last look."""
+    """A class's stream at the last look."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -80,12 +72,11 @@ class _Class:
         self.at = self.unconfirmed = self.held = self.size = 0.0
         self.first = self.last = 0
         self.wanted = 0
-        """Bytes of the message that was refused last, 0 if none was."""
+        """Bytes of the last refused message, or 0."""
         self.refused_at = -math.inf
         self.growth, self.inflow = _Rate(), _Rate()
 
     def observe(self, info: StreamInfo, confirmed: int, now: float) -> None:
-        """Measure the rates up to now."""
         size = info.bytes / info.messages if info.messages else 0.0
         unconfirmed = min(float(info.bytes), size * max(0, info.last - max(confirmed, info.first - 1)))
         discarded = size * max(0, info.first - 1 - max(confirmed, self.first - 1))
@@ -100,14 +91,14 @@ class _Class:
             self.wanted = 0
 
     def is_at_limit(self, now: float) -> bool:
-        """Whether a batch has no room, or a message was refused that would still have none."""
+        """Tell whether a batch, or the last refused message, does not fit."""
         batch = max(self.size, min(BATCH_BYTES, self.max_bytes / 20))
         full = self.unconfirmed > 0 and self.max_bytes - self.unconfirmed < batch
         return full or self.wanted > 0 or now - self.refused_at < REFUSED_SECONDS
 
     @property
     def grows(self) -> float:
-        """Bytes a second by which the backlog grows; 0 while it does not."""
+        """Return the backlog's growth in bytes a second, at least 0."""
         if self.unconfirmed <= (self.inflow.value or 0.0) * CAUGHT_UP_SECONDS and self._flows:
             return 0.0
         return max(0.0, self.growth.value or 0.0)
@@ -118,28 +109,31 @@ class _Class:
 
 
 class TimeToLoss:
-    """The classes of one leaf, by name with their `max_bytes`; `max_file_store` is what their server may use
-    on disk, None if that is unknown."""
+    """Computes times for classes with `max_bytes`; `max_file_store` is the server's limit, None
+    if unknown.
+    """
 
     def __init__(self, classes: Mapping[str, int], max_file_store: int | None = None) -> None:
         self._classes = {name: _Class(max_bytes) for name, max_bytes in classes.items()}
         self._max_file_store = max_file_store
         self.seconds = dict.fromkeys(classes, math.inf)
         self.full = set[str]()
-        """Classes whose stream has no room for a further batch, as of the last look."""
+        """Full classes at the last look."""
         self.refusing: Callable[[str], str | None] = lambda _cls: None
-        """Why a class takes nothing in now for another reason than its stream, None if there is none."""
+        """Other reasons for refusal by class."""
 
     def left(self, cls: str) -> float:
-        """Seconds until a class loses a reading, as of now: 0 where it takes nothing in."""
+        """Return seconds to a loss; 0 if the class accepts nothing."""
         return self.seconds[cls] if self.refusing(cls) is None else 0.0
 
     def observe(
         self, cls: str, info: StreamInfo, confirmed: int, now: float, free: int | None = None
     ) -> float:
-        """Seconds until the class loses a reading, from its stream, the sequence up to which the hub holds
-        everything (0 if unknown), the time on a monotonic clock and the bytes that are `free` on the disk of
-        the store. Infinity at the first look at a stream that has room, since a rate takes two."""
+        """Return seconds to a loss from stream, confirmed sequence (0: unknown), monotonic time and `free`
+        disk bytes.
+
+        Infinity at a first look with space.
+        """
         stream = self._classes[cls]
         stream.observe(info, confirmed, now)
         if stream.is_at_limit(now):
@@ -161,22 +155,22 @@ class TimeToLoss:
         return self.seconds[cls]
 
     def refused(self, cls: str, size: int, now: float) -> None:
-        """The stream of a class had no room for a message of `size` bytes."""
+        """Note a message of `size` bytes without space."""
         stream = self._classes[cls]
         stream.wanted, stream.refused_at = max(stream.wanted, size), now
         self.full.add(cls)
         self.seconds[cls] = 0.0
 
     def trimmed(self, cls: str) -> None:
-        """The stream of a class has room again; the next look says how much."""
+        """Note a trim."""
         self._classes[cls].refused_at = -math.inf
 
     def held(self, cls: str) -> float:
-        """The bytes of a class's stream at the last look."""
+        """Return a class's bytes at the last look."""
         return self._classes[cls].held
 
     def last(self, cls: str) -> int:
-        """The last sequence of a class at the last look."""
+        """Return a class's last sequence at the last look."""
         return self._classes[cls].last
 
     def _shared_room(self, free: int | None) -> float | None:
@@ -188,9 +182,9 @@ class TimeToLoss:
 
 
 class TimeToLossReport:
-    """To the core an input named `agent`. Its readings go into the class `cls`, each with the tag `class` of
-    the class that it is about; at most `FARTHEST`. It reports nothing while nothing moves: an idle leaf stays
-    idle."""
+    """An input `agent` that stores times in class `cls` with tag `class`, at most `FARTHEST`, only while data
+    moves.
+    """
 
     name = AGENT_INPUT
 
@@ -203,7 +197,7 @@ class TimeToLossReport:
             metrics.seconds_to_loss.labels(name).set_function(partial(time_to_loss.left, name))
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Report each minute in which something moved, until `stopping` is set."""
+        """Report each minute with movement until `stopping`."""
         while not stopping.is_set():
             if not await event_within(stopping, self._seconds):
                 await self._report(intake)
@@ -233,8 +227,7 @@ class TimeToLossReport:
 
 
 class DiskQuota:
-    """The classes of a leaf. `held` returns the bytes of a class's stream at the last look, `room` what is
-    known of the disk that all streams share."""
+    """Disk shares of classes. `held` returns a stream's bytes, `room` the disk's space."""
 
     def __init__(
         self,
@@ -247,7 +240,7 @@ class DiskQuota:
         self._refused: dict[str, str] = {}
 
     def refusal(self, cls: str) -> str | None:
-        """Why a class is not stored now, None if it is."""
+        """Return why a class is not stored, or None."""
         room = self._room()
         if room is not self._judged:
             self._judged = room

@@ -1,5 +1,4 @@
-"""The link as it is shown: each class has a state with its one sentence, the same in the log (when it
-changes), in `/status` and in `petiole status`; the metric has the state's name."""
+"""Shows each class's link state with one sentence, equal in log, `/status` and `petiole status`."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ log = structlog.get_logger("link")
 
 
 class LinkState(StrEnum):
-    """The state of the link of one class; the value is the label of the metric. In order of severity."""
+    """The link state of a class by severity; values are metric labels."""
 
     FLOWING = "flowing"
     IN_TURN = "in_turn"
@@ -75,26 +74,26 @@ SENTENCES: Final = {
 ORDINARY: Final = frozenset(
     {LinkState.FLOWING, LinkState.IN_TURN, LinkState.COMPARING, LinkState.PAUSED, LinkState.CLOSED}
 )
-"""States that need no attention."""
+"""States without need for attention."""
 PATIENT: Final = frozenset(
     {LinkState.DOWN, LinkState.REPAIRING, LinkState.POSTPONED, LinkState.CAPPED, LinkState.UNVERIFIED}
 )
-"""Faults that end by themselves, or that this machine cannot end."""
+"""Faults that end by themselves or elsewhere."""
 
 
 def sentence(state: LinkState, detail: str = "") -> str:
-    """The sentence of a state; `detail` fills in what differs from case to case."""
+    """Return a state's sentence with `detail`."""
     return SENTENCES[state].format(detail=detail)
 
 
 def worst(states: list[LinkState]) -> LinkState:
-    """The most severe of the states of all classes; there is at least one."""
+    """Return the most severe of at least one state."""
     severity = list(LinkState)
     return max(states, key=severity.index)
 
 
 def hint(state: LinkState, domain: str, cls: str) -> str:
-    """The detail of a state whose cause the leaf cannot see: what to add on the hub; otherwise ""."""
+    """Return what to add on the hub for states with invisible cause, else ""."""
     stream = contract.leaf_stream(domain, cls)
     if state is LinkState.UNHEARD:
         return (
@@ -107,16 +106,14 @@ def hint(state: LinkState, domain: str, cls: str) -> str:
 
 
 TRIM_ABOVE: Final = 0.8
-"""The part of what its stream may hold above which a class is trimmed."""
+"""Fill level from which a class is trimmed."""
 
 
 class ClassLinkStatus(Struct):
-    """The link of one class."""
-
     state: LinkState
     sentence: str
     confirmed: int = 0
-    """The leaf sequence up to which the hub holds everything."""
+    """Sequence complete at the hub."""
     last: int = 0
     hub_stream: str = ""
     message_bytes: float = 0.0
@@ -124,12 +121,11 @@ class ClassLinkStatus(Struct):
     not_arriving: str = ""
     """Message that did not arrive over several links, "" if none."""
     crowded: bool = False
-    """Whether the stream is so full that what is confirmed is trimmed."""
+    """Whether to trim confirmed messages."""
 
 
 class LinkStatus:
-    """All classes of a leaf. Emits `StreamSeen` at each look at a stream; `short_of_room` returns whether the
-    disk of the streams is nearly full."""
+    """All classes of a leaf. Emits `StreamSeen`; `short_of_room` tells of a nearly full disk."""
 
     def __init__(
         self,
@@ -142,11 +138,11 @@ class LinkStatus:
         self._domain, self._limits, self._metrics, self._events = domain, classes, metrics, events
         self._short_of_room = short_of_room
         self.hub_sync_seconds = 0.0
-        """How often the hub's server syncs its disk; 0: before it acknowledges, or the hub does not say."""
+        """The hub's sync interval; 0 for before acks or unknown."""
         self.clock_ahead: float | None = None
-        """Seconds by which this machine's clock is ahead of the hub's, None while the hub has not said."""
+        """This clock's lead over the hub's in seconds, or None."""
         self.hub_max_payload = 0
-        """The bytes of a message that the hub's server takes; 0 where the hub does not say."""
+        """The hub's message limit, 0 if unknown."""
         self.sent_bytes = 0
         """Bytes given to the link since the agent started."""
         self.arrived_bytes = 0.0
@@ -158,16 +154,16 @@ class LinkStatus:
 
     @property
     def state(self) -> LinkState:
-        """The most severe state of all classes."""
+        """The most severe state."""
         return worst([link.state for link in self.classes.values()])
 
     @property
     def sentence(self) -> str:
-        """The sentence of the most severe state."""
+        """Its sentence."""
         return next(link.sentence for link in self.classes.values() if link.state is self.state)
 
     def show(self, cls: str, state: LinkState, detail: str = "") -> None:
-        """Show the state of a class; logged if its sentence has changed."""
+        """Set a class's state; logs a changed sentence."""
         link = self.classes[cls]
         text = sentence(state, detail or hint(state, self._domain, cls))
         if link.sentence == text:
@@ -190,7 +186,7 @@ class LinkStatus:
         self._metrics.link_arrived.labels(cls).inc(arrived)
 
     def count(self, cls: str, info: StreamInfo) -> None:
-        """Show what the stream of a class holds."""
+        """Set a stream's metrics."""
         link = self.classes[cls]
         link.last = info.last
         link.message_bytes = info.bytes / info.messages if info.messages else 0.0

@@ -1,7 +1,6 @@
-"""Whether the leaf's server has its link to the hub, from the local server's system account.
+"""Watches the server's hub link by the local system account: events, and LEAFZ each second.
 
-An event shows it within milliseconds; the list of links (LEAFZ), polled each second, is the fallback. The
-server redials after a second at the earliest, which leaves time to act before data flows again.
+A server redials after at least a second, which leaves time to act.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ log = structlog.get_logger("link")
 
 
 class UplinkMonitor:
-    """Keeps `status` up to date and calls `changed` when it changes; it is None until something is known.
-    Calls `sent` with the bytes that the server has given to its link since the last call."""
+    """Updates `status` (None: unknown) and calls `changed`."""
 
     def __init__(
         self,
@@ -49,8 +47,7 @@ class UplinkMonitor:
         self.status: UplinkStatus | None = None
 
     async def run(self) -> None:
-        """Watch until cancelled, over one connection after the other. A server that is unreachable has no
-        link."""
+        """Watch until cancelled, with reconnects; an unreachable server has no link."""
         while True:
             try:
                 async with connected(self._url, self._seed_file, self._identity) as connection:
@@ -96,7 +93,7 @@ class UplinkMonitor:
 
 
 def _key(answer: dict[str, Any]) -> str:
-    """Identifies this link: the server's start and the number it gave the link."""
+    """Return the server's start and link number."""
     links = _links(answer)
     return f"{answer['data']['server_id']}/{max(leaf['id'] for leaf in links)}" if links else ""
 

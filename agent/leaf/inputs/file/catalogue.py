@@ -1,10 +1,9 @@
-"""The catalogue of an input: which generation each file is that a look finds. It blocks, and writes nothing.
+"""Assigns found files to generations. Blocks, and writes nothing.
 
-A file is known by its inode and by the marks of its content. Where no known file has both, its content
-decides: a generation whose own file is gone goes on in a file that holds all that was read of it (a copy, a
-restored file, one that was replaced by a grown copy). A file beside a live file that begins the live one is
-its copy. All other files are new: they are read from their beginning, wherever they lie, except what was
-rotated before the first look at a path. What can't be decided is read once, and a `Doubt` names it.
+Inode and content marks identify a file. Otherwise content decides: a generation without its file continues in
+one that holds everything read (copy, restored or replaced file). A file beside a live one that begins it is
+its copy. Others are new and read from the start, except those rotated before the first look. Undecidable
+files are read once, with a `Doubt`.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from agent.leaf.inputs.file.positions import (
 )
 
 WATCH: Final = 60.0
-"""Seconds between two warnings' looks at files that are left out."""
+"""Seconds between checks for warnings about ignored files."""
 _SHOWN: Final = 3
 _WHOLE: Final = "it is read as a whole"
 _LOST: Final = 2
-"""Looks that must have missed a file: one may meet it while it is renamed."""
+"""Looks that must miss a file, which may be renamed during one."""
 
 
 class Doubt(NamedTuple):
-    """Lines that may be stored twice, or that may be lacking."""
+    """Possibly doubled or missing lines."""
 
     kind: Literal["twice", "lacks"]
     where: str
@@ -51,25 +50,25 @@ class Doubt(NamedTuple):
 
 
 class Tracked(Struct, eq=False):
-    """A generation and where it is."""
+    """A generation and its place."""
 
     known: Generation
-    """As of the lines that are stored."""
+    """By stored lines."""
     path: str = ""
-    """Where it is, or was last."""
+    """Its last place."""
     found: Found | None = None
-    """As the last look found it."""
+    """By the last look."""
     missing: int = 0
-    """How many looks in a row have missed it."""
+    """Consecutive looks without it."""
     verified: object = None
-    """The state of the file in which it was seen to hold what was read of it."""
+    """File state in which its read content was seen."""
     reader: OpenFile | None = None
     rested: object = None
-    """The state in which the file was let go, read to its end."""
+    """File state in which it was closed at its end."""
     idle_until: float = float("-inf")
     unreadable: str | None = None
     born: int = 0
-    """The look that found it first, 0 for an earlier run's."""
+    """Its first look, 0 for an earlier run."""
 
     @property
     def live(self) -> bool:
@@ -85,32 +84,33 @@ class Tracked(Struct, eq=False):
             self.reader = None
 
     def restart(self, known: Generation) -> None:
-        """Read on from another place."""
+        """Continue from another place."""
         self.close()
         self.known, self.verified, self.rested = known, None, None
 
 
 class _Look(Struct):
-    """What one look made of the files."""
+    """The results of one look."""
 
     placed: dict[int, Found] = field(default_factory=dict)
     """By generation."""
     changed: dict[int, Found] = field(default_factory=dict)
-    """By generation the file that has its inode and not its content."""
+    """Files with a generation's inode but other content."""
     unsure: set[int] = field(default_factory=set)
-    """Generations whose files can't be looked at now."""
+    """Generations with unreadable files."""
     unknown: list[Found] = field(default_factory=list)
     unread: dict[str, Tracked] = field(default_factory=dict)
-    """By the path of an unknown file the generation that has its inode, and nothing else to know it by."""
+    """Generations that only share an inode, by path."""
     homes: set[str] = field(default_factory=set)
-    """Paths at which a file is that has something in it."""
+    """Paths with nonempty files."""
 
 
 class Catalogue:
-    """The generations of the files that `paths`, absolute ones, mean. `looked` are the paths that an earlier
-    look saw whole (`key_of`). With `from_end` the files of the first look are read from their end.
-    `is_older`: the catalogue is older than what is stored, so that a rotated file which it lacks may have
-    been read."""
+    """Generations of files at absolute `paths`. `looked` has paths seen by earlier looks (`key_of`).
+
+    `from_end` skips the first look's content. `is_older`: the catalogue is older than stored data, so a
+    rotated file that it lacks may have been read.
+    """
 
     def __init__(
         self,
@@ -134,16 +134,16 @@ class Catalogue:
         self._suspected: set[int] = set()
         self._is_forgetting = False
         self.problems: dict[str, str] = {}
-        """What stands in the way of finding files, a sentence each by the path that it is about."""
+        """Obstacles of the search by path."""
         self.warnings: list[str] = []
-        """Findings of the last look, a sentence each."""
+        """Findings of the last look."""
         self.doubts: list[Doubt] = []
         self.absent: list[str] = []
-        """Paths given without wildcards at which the last look found no file."""
+        """Plain paths without file."""
         self._live: dict[bytes, Tracked] = {}
 
     def scan(self, now: float) -> None:
-        """Look at all paths. `now` is monotonic, in seconds."""
+        """Look at all paths; `now` in monotonic seconds."""
         self._scans += 1
         self.warnings, self.doubts = [], []
         homes = {one.known.home for one in self.tracked.values()}
@@ -171,7 +171,7 @@ class Catalogue:
             one.close()
 
     def is_held(self, one: Tracked) -> bool:
-        """Whether an older generation of the same path is read first."""
+        """Tell whether an older generation of the path is read first."""
         if one.known.offset or one.unreadable is not None:
             return False
         return any(
@@ -184,7 +184,7 @@ class Catalogue:
         )
 
     def has_successor(self, one: Tracked) -> bool:
-        """Whether a later generation of the same path is there, with something in it."""
+        """Tell whether a later nonempty generation of the path exists."""
         return any(
             other.live or (other.open and other.known.id > one.known.id)
             for other in self.tracked.values()
@@ -192,7 +192,7 @@ class Catalogue:
         )
 
     def finish(self, one: Tracked) -> None:
-        """A generation was read to its end and left."""
+        """Note a generation as read and left."""
         if one.reader is not None:
             one.known = one.known.at(one.reader.offset, one.reader.fingerprint)
         one.known = one.known._replace(status=Status.DONE)
@@ -200,7 +200,6 @@ class Catalogue:
         one.verified = None
 
     def _match(self, found: Iterable[Found]) -> _Look:
-        """Recognise files by their inode and their content."""
         found = list(found)
         seen = _Look(homes={file.path for file in found if file.live and file.size})
         by_inode: dict[int, list[Tracked]] = defaultdict(list)
@@ -237,7 +236,7 @@ class Catalogue:
         return seen
 
     def _settle_copies(self, seen: _Look) -> None:
-        """A copy is read once its origin no longer holds what they share: on from where the origin was."""
+        """Continue in a copy once its origin lost their common content."""
         for copy in [one for one in self.tracked.values() if one.known.status is Status.COPY]:
             file = seen.placed.get(copy.known.id)
             origin = self.tracked.get(copy.known.of)
@@ -268,8 +267,7 @@ class Catalogue:
                 continue
 
     def _read_of_copy(self, origin: Tracked, copy: Probe, path: str) -> int:
-        """Return how many bytes of a copy were read in its origin. A file that was emptied before any of it
-        was read, and filled again, is still the origin: then these are none."""
+        """Return the copy's bytes read in its origin; 0 if the origin was emptied unread and refilled."""
         if copy.holds(origin.known):
             return origin.known.offset
         fits = copy.size < origin.known.offset and _head_fits(origin, copy)
@@ -278,7 +276,6 @@ class Catalogue:
         return copy.size if fits else 0
 
     def _take_over(self, seen: _Look) -> None:
-        """Generations whose own file is gone go on in files that hold all that was read of them."""
         if not seen.unknown:
             return
         lost = self._without_file(seen)
@@ -313,7 +310,6 @@ class Catalogue:
                 seen.unknown.remove(file)  # it, or the next look decides
 
     def _take_over_unread(self, lost: list[Tracked], seen: _Look) -> None:
-        """Deleted files that are open and of which nothing is read yet go on in copies of them."""
         for one in lost:
             if one.reader is None or one.known.offset or not _is_gone(one, seen):
                 continue
@@ -329,7 +325,6 @@ class Catalogue:
                     break
 
     def _judge(self, seen: _Look) -> None:
-        """Decide on generations whose file holds no longer all that was read of them."""
         live = {key_of(file.home): file for file in seen.unknown if file.live}
         for one in sorted(self._without_file(seen), key=_likeliest) if seen.unknown else ():
             file = seen.changed.get(one.known.id)
@@ -420,12 +415,10 @@ class Catalogue:
         self.finish(one)
 
     def _drop(self, one: Tracked) -> None:
-        """Forget a generation whose content is there no more in this form."""
         one.close()
         del self.tracked[one.known.id]
 
     def _replace(self, one: Tracked, file: Found, probe: Probe, place: int, seen: _Look) -> None:
-        """The file goes on as a generation of its own, read up to `place`."""
         of = min(one.known.of, place)
         self._drop(one)
         seen.placed.pop(one.known.id, None)
@@ -433,11 +426,10 @@ class Catalogue:
         self._add(new._replace(of=of), file, seen)
 
     def _begin(self, seen: _Look) -> None:
-        """Begin with files that are new."""
         live = {file.path: number for number, file in seen.placed.items() if file.live}
         count = len(live)
         ids = {file.path: number for number, file in enumerate(seen.unknown, self.following)}
-        """By age: rotated files come before those at their paths."""
+        """By age: rotated files first."""
         homes = {one.known.home for one in self.tracked.values()}
         unread: list[str] = []
         passed: list[str] = []
@@ -523,7 +515,6 @@ class Catalogue:
         self._add(known, file, seen)
 
     def _note(self, seen: _Look) -> None:
-        """Note where each generation is, and give up those that are lost."""
         self._live = {}
         for one in list(self.tracked.values()):
             file = seen.placed.get(one.known.id)
@@ -546,7 +537,6 @@ class Catalogue:
                 self._lose(one, one.path or self._path_of(one))
 
     def _warn(self, now: float) -> None:
-        """Warn of files that are left out as rotated ones and are written to all the same."""
         if now - self._warned_at < WATCH:
             return
         self._warned_at = now
@@ -570,7 +560,6 @@ class Catalogue:
         ]
 
     def _move(self, one: Tracked, file: Found, seen: _Look) -> None:
-        """A generation goes on in another file."""
         one.restart(one.known._replace(inode=file.inode))
         seen.placed[one.known.id] = file
         seen.changed.pop(one.known.id, None)
@@ -588,7 +577,6 @@ class Catalogue:
         return "a file" if live is None else live.path
 
     def _make_room(self) -> None:
-        """Forget what is gone, once the catalogue is full: what was read to its end first."""
         if len(self.tracked) < MAX_KNOWN:
             return
         gone = [one for one in self.tracked.values() if one.missing >= _LOST and one.reader is None]
@@ -611,8 +599,9 @@ def _likeliest(one: Tracked) -> tuple[bool, bool, int]:
 
 
 def _is_in(one: Tracked, file: Found) -> bool:
-    """Whether a file with the inode of a generation holds what was read of it. Raises `ReplacedError` and
-    `OSError`."""
+    """Tell whether a file with the generation's inode holds its read content. Raises `ReplacedError` and
+    `OSError`.
+    """
     if one.reader is not None and one.reader.device != file.device:
         return False
     state = (file.device, file.size, file.stamps, one.known.mark)
@@ -625,7 +614,7 @@ def _is_in(one: Tracked, file: Found) -> bool:
 
 
 def _is_gone(one: Tracked, seen: _Look) -> bool:
-    """Whether a generation certainly has no file of its own any more."""
+    """Tell whether a generation surely has no file."""
     if one.known.id in seen.changed:
         return True
     if one.reader is not None:
@@ -634,7 +623,6 @@ def _is_gone(one: Tracked, seen: _Look) -> bool:
 
 
 def _may_be_copied(one: Tracked, file: Found, probe: Probe) -> bool:
-    """Whether a file may be a copy of one that was cut since, made before it was read as far as it was."""
     known, head = one.known, probe.head(FINGERPRINT_BYTES)
     if not one.open or known.home != key_of(file.home) or known.offset <= probe.size:
         return False
@@ -642,7 +630,7 @@ def _may_be_copied(one: Tracked, file: Found, probe: Probe) -> bool:
 
 
 def _head_fits(one: Tracked, probe: Probe) -> bool | None:
-    """Whether a file begins as a generation does; None where only its very first bytes tell."""
+    """Tell whether a file begins as a generation; None if only its first bytes tell."""
     head = probe.head(one.known.head_bytes)
     if head_digest(head) == one.known.head:
         return True

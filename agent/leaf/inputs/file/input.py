@@ -1,14 +1,9 @@
-"""The input `file`: tails files of NDJSON or Influx line protocol through rotations.
+"""Tails files of NDJSON or Influx line protocol through rotations: the input `file`.
 
-Each batch carries the position behind its lines in all files, so lines and position are stored in one act: an
-agent that is killed continues exactly there. One batch is in flight, with lines of several files, which take
-turns; what is refused is submitted again, for the files still have it. The catalogue of all generations is
-kept before lines of a file are stored that it lacks. Lines that are not readings are counted, reported with
-their place and kept as dead letters; lines that may be stored twice or may be lacking are named in the
-ledger.
-
-docs/inputs.md tells what is exactly once and what is named. With `start = "end"` the end is that at the first
-look; a file that appears later is read whole.
+A batch carries its lines' position in all files, so a killed agent continues exactly there. One batch is in
+flight, and refused ones are repeated. The catalogue is saved before lines of a file that it lacks are stored.
+Invalid lines become dead letters; doubtful lines are named in the ledger. docs/inputs.md describes the
+guarantees.
 """
 
 from __future__ import annotations
@@ -88,8 +83,9 @@ class FileInput(PositionedInput[FileOptions]):
                 yield f"{path} is not a regular file; name a file to read"
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Tail the files until `stopping` is set. Raises `contract.ContractError` when the stored position
-        is lost or can't be read: going on without it would lose or repeat lines."""
+        """Tail until `stopping`. Raises `contract.ContractError` for a lost or unreadable position, to avoid
+        loss and repeats.
+        """
         self._intake, self._stopping = intake, stopping
         resume = await unless(stopping, intake.position(self.name))
         if resume is None:
@@ -122,7 +118,7 @@ class FileInput(PositionedInput[FileOptions]):
             following.close()
 
     async def _step(self, following: TailGroup, parser: LineParser) -> bool:
-        """Look once and store what was found; False when the next look may wait."""
+        """Look and store once; False when the next look may wait."""
         gathered, parsed = await asyncio.to_thread(_look, following, parser)
         self._tell(gathered)
         for doubt in gathered.doubts:
@@ -134,7 +130,7 @@ class FileInput(PositionedInput[FileOptions]):
         return await self._store(following, position, gathered, parsed)
 
     async def _catalogue(self, intake: Intake) -> str | None:
-        """The catalogue as it was kept; one that can't be read counts as none."""
+        """Return the saved catalogue, None if unreadable."""
         try:
             return await intake.notes.kept(self.name)
         except OSError as error:
@@ -142,8 +138,7 @@ class FileInput(PositionedInput[FileOptions]):
             return None
 
     async def _keep(self, following: TailGroup) -> None:
-        """Keep the catalogue where it has changed. Without it the position holds what it lacks, as long as
-        there is room."""
+        """Save a changed catalogue; otherwise the position holds the difference while it fits."""
         if (text := following.unkept()) is None:
             return
         try:
@@ -205,7 +200,7 @@ class FileInput(PositionedInput[FileOptions]):
 
 
 def _descriptors() -> int:
-    """How many files may be held open: a quarter of what this process may have."""
+    """Return how many files may be open: a quarter of the process's limit."""
     return max(4, min(2 * MAX_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
@@ -235,14 +230,14 @@ def _parse(parser: LineParser, lines: bytes) -> Parsed:
 
 
 def _bounded(parsed: Parsed) -> Parsed:
-    """A single line of more readings than a batch may have is none."""
+    """Refuse a line with more readings than a batch."""
     if parsed.count <= contract.MAX_BATCH_READINGS:
         return parsed
     return Parsed(b"", 0, ((0, f"this line has {parsed.count} fields, above {contract.MAX_BATCH_READINGS}"),))
 
 
 def _same(named: list[str]) -> Iterator[str]:
-    """Which of the paths that were named mean one file."""
+    """Yield named paths of one file."""
     by_target: dict[str, str] = {}
     for path in named:
         first = by_target.setdefault(os.path.realpath(path), path)

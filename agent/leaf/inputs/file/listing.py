@@ -1,7 +1,7 @@
-"""Lists the files that an input follows, and what lies beside them. It only looks.
+"""Lists followed files and their siblings. Read-only.
 
-A path may have the wildcards `*`, `?` and `[…]` in any part, none of which matches a leading dot. A folder or
-file that can't be looked at is a problem and never counts as gone.
+Wildcards `*`, `?` and `[…]` work in any part and never match a leading dot. Unreadable places are problems
+and do not count as gone.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from msgspec import Struct, field
 from agent.leaf.inputs.file.positions import age_order, is_rotated, is_sibling, live_names
 
 MAX_MATCHES: Final = 2_000
-"""Names that are looked at for one path at a time, beside those that are known."""
+"""New names examined per path."""
 _WILD: Final = re.compile(r"[*?[]")
 _PACKED: Final = (".gz", ".zst", ".xz", ".bz2", ".lz4", ".zip")
 
 
 class Found(NamedTuple):
-    """A file that is there. It is `live` at its `home`, and else what rotation made of a file of that home,
-    or a file that has the inode of one that is sought (then without a home)."""
+    """A file: `live` at its `home`, a rotated one of that home, or one with a sought inode (no home)."""
 
     path: str
     home: str
@@ -34,12 +33,12 @@ class Found(NamedTuple):
     inode: int
     size: int
     stamps: tuple[int, int]
-    """Times of change, by which a change is noticed and nothing is ordered."""
+    """Change times, to notice changes only."""
     pattern: str
-    """The path of the configuration that it was found by."""
+    """Its configured path."""
     live: bool = False
     named: bool = False
-    """Whether its path was given without wildcards."""
+    """Whether that has no wildcards."""
     link: bool = False
 
 
@@ -48,9 +47,9 @@ class Listing(Struct):
 
     live: dict[str, Found] = field(default_factory=dict)
     beside: dict[str, Found] = field(default_factory=dict)
-    """By their own path, those of one home in the order of their age."""
+    """By path, sorted by age per home."""
     problems: dict[str, str] = field(default_factory=dict)
-    """What stands in the way of looking, a sentence each by the path or folder that it is about."""
+    """Obstacles by path or folder."""
 
 
 def is_wild(path: str) -> bool:
@@ -60,8 +59,9 @@ def is_wild(path: str) -> bool:
 def look(
     paths: Sequence[str], followed: Set[str], is_known: Callable[[str], bool], sought: Container[int]
 ) -> Listing:
-    """Look at all paths, absolute ones. `followed` are paths that are followed already, `is_known` tells a
-    path that was; a file whose inode is `sought` is found under any name in the folders of the paths."""
+    """Look at absolute paths, including `followed` ones. `is_known` tells earlier paths; `sought` inodes
+    match any name.
+    """
     look_ = _Look(paths, followed, is_known, sought)
     for path in paths:
         look_.take_wild(path) if is_wild(path) else look_.take_named(path)
@@ -69,7 +69,7 @@ def look(
 
 
 def matches(path: str) -> list[str]:
-    """Return the files that an absolute path means, without those that rotation made of others."""
+    """Return the files of an absolute path, without rotated ones."""
     return list(look([path], frozenset(), lambda _: False, ()).live)
 
 
@@ -86,7 +86,7 @@ class _Look:
         self._folders: dict[str, list[os.DirEntry[str]]] = {}
         self._matches: list[Found] = []
         self._beside: list[tuple[Found, frozenset[str]]] = []
-        """With the paths one of which is its home."""
+        """With possible homes."""
         self.problems: dict[str, str] = {}
 
     def take_named(self, path: str) -> None:
@@ -127,8 +127,7 @@ class _Look:
                     self._lies_beside(entry, path, homes)
 
     def result(self) -> Listing:
-        """Each file once, whatever names it has. What rotation made of another file that is there, or that is
-        known, lies beside it."""
+        """Return each file once; rotated files are beside their origin."""
         listing = Listing(problems=self.problems)
         names = {match.path for match in self._matches}
         ordered = sorted(
@@ -170,7 +169,7 @@ class _Look:
                 self._take_siblings(entry.path, pattern)
 
     def _take_siblings(self, path: str, pattern: str) -> None:
-        """Files beside the one that a link points to, to which it may have pointed in between."""
+        """Add files beside a link's target, to which it may have pointed."""
         folder, target = os.path.split(os.path.realpath(path))
         for entry in self._list(folder):
             if is_sibling(entry.name, target) or is_rotated(entry.name, target):
@@ -212,7 +211,7 @@ class _Look:
         return Found(path, home, info.st_dev, info.st_ino, info.st_size, stamps, pattern, live, named)
 
     def _walk(self, folder: str, parts: list[str]) -> Iterator[tuple[str, str]]:
-        """The folders that a path with wildcards means, with its last part."""
+        """Yield folders matching a pattern, with its last part."""
         head, rest = parts[0], parts[1:]
         if not rest:
             yield folder, head

@@ -1,5 +1,4 @@
-"""Files as the file system has them: probed by their content, and read line by line. It blocks, reads, and
-never writes."""
+"""Probes files by content and reads their lines. Blocks; read-only."""
 
 from __future__ import annotations
 
@@ -15,52 +14,52 @@ from agent.leaf.inputs.file.positions import FINGERPRINT_BYTES, Fingerprint, Gen
 from agent.leaf.inputs.formats import ReadLimits, cut_file
 
 _AT_ONCE: Final = ReadLimits().bytes
-"""Bytes read at a time, unless a line is longer."""
+"""Bytes per read unless a line is longer."""
 _ENDS: Final = 2
-"""Newlines with which there is a whole line for certain: the first may end one that is passed over."""
+"""Newlines that guarantee a whole line; the first may end a skipped one."""
 _BLOCK: Final = 2**20
 _SEARCHED: Final = 64 * 2**20
-"""Bytes in which NULs are sought, or passed over at a time."""
+"""Bytes searched for NULs at once."""
 
 
 class ReplacedError(Exception):
-    """Another file is at the path by now: the next look shows more."""
+    """Another file is at the path now."""
 
 
 class TailedLines(Struct, frozen=True):
-    """Whole lines of one file, the last perhaps without its newline."""
+    """Whole lines of a file, the last maybe unterminated."""
 
     file: str
     offset: int
-    """The byte at which the first line begins."""
+    """Start of the first line."""
     lines: bytes
     end: int
-    """The byte behind the lines."""
+    """End of the lines."""
     fingerprint: Fingerprint
-    """The marks of that place."""
+    """Marks of that place."""
 
 
 class TailRead(Struct, frozen=True):
-    """The outcome of one read."""
+    """The result of a read."""
 
     piece: TailedLines | None = None
     too_long: str | None = None
-    """Where a line is too long, which is skipped."""
+    """Places of skipped overlong lines."""
     nuls: tuple[int, int] | None = None
-    """Where NULs were skipped, and how many."""
+    """Places and numbers of skipped NULs."""
     more: bool = False
-    """Whether reading again at once is worth it."""
+    """Whether to read again at once."""
     changed: bool = False
-    """Whether the file no longer holds what was read of it."""
+    """Whether read content is gone."""
 
 
 def open_to_read(path: str) -> int:
-    """Return the descriptor of a file, which its opening can't block on. Raises `OSError`."""
+    """Open a file without blocking. Raises `OSError`."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def file_state(path: str) -> tuple[int, ...] | None:
-    """Return what changes with the file at a path; None where there is none."""
+    """Return a value that changes with the file, None if missing."""
     try:
         info = os.stat(path)  # noqa: PTH116 - four times faster
     except OSError:
@@ -75,8 +74,7 @@ def fingerprint_at(fd: int, offset: int) -> Fingerprint:
 
 
 class Probe:
-    """The content of a file that was found. Entering raises `ReplacedError` when another file is at its path
-    by now, and `OSError` when it can't be read."""
+    """Reads a found file's content. Entering raises `ReplacedError` and `OSError`."""
 
     def __init__(self, found: Found) -> None:
         self._found = found
@@ -101,22 +99,21 @@ class Probe:
         os.close(self._fd)
 
     def at(self, offset: int) -> Fingerprint:
-        """Return the marks of an offset."""
         return fingerprint_at(self._fd, offset)
 
     def holds(self, generation: Generation) -> bool:
-        """Whether all that was read of a generation is in this file, as far as its marks tell."""
+        """Tell by marks whether the file has all read content of a generation."""
         return self.size >= generation.offset and generation.holds(self.at(generation.offset))
 
     def head(self, length: int) -> bytes:
         return os.pread(self._fd, length, 0)
 
     def begins(self, other: Probe) -> bool:
-        """Whether the other file begins with this one: their first and their last common kilobyte agree."""
+        """Tell whether the other file begins with this one, by first and last common kilobyte."""
         return 0 < self.size <= other.size and self.at(self.size) == other.at(self.size)
 
     def has_line_of(self, marks: Fingerprint) -> bool:
-        """Whether this file begins with the first line of these marks, or has the last one anywhere."""
+        """Tell whether the file begins with the first line of marks, or has the last anywhere."""
         first = marks.head.partition(b"\n")[0]
         if self.head(len(first)) == first:
             return True
@@ -145,7 +142,7 @@ class Probe:
         return os.pread(self._fd, 1, place) == b"\0"
 
     def nuls_since(self, offset: int) -> int | None:
-        """Return where the last NULs behind an offset begin, None where there are none near the end."""
+        """Return the start of the last NULs after an offset, None if none near the end."""
         high = self.size
         while high > max(offset, self.size - _SEARCHED):
             start = max(offset, high - _BLOCK)
@@ -162,10 +159,10 @@ class Probe:
 
 
 class OpenFile:
-    """A file that is being read, from an offset of it. What is read counts as unread until `move`."""
+    """A file being read from an offset; content counts as unread until `move`."""
 
     def __init__(self, path: str, inode: int, offset: int) -> None:
-        """Raises `OSError`, and `ReplacedError` when another file is at the path."""
+        """Raises `OSError`, and `ReplacedError` for another file."""
         try:
             self.fd = open_to_read(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -179,12 +176,12 @@ class OpenFile:
         self.size = -1
         self._stamp = 0
         self.since = 0.0
-        """When it was seen to change last, in monotonic seconds."""
+        """Last seen change in monotonic seconds."""
         self.drained = False
-        """Whether it holds no further whole line as it is now."""
+        """Whether no further whole line exists now."""
         self.deleted = False
         self.nuls = 0
-        """The offset behind the NULs that were skipped last."""
+        """End of the last skipped NULs."""
         self._skipping = False
         self._without_data = 0
 
@@ -194,29 +191,29 @@ class OpenFile:
             self.fd = -1
 
     def move(self, offset: int, fingerprint: Fingerprint, *, skipping: bool = False) -> None:
-        """Read on from an offset."""
+        """Continue from an offset."""
         self.offset, self.fingerprint, self._skipping = offset, fingerprint, skipping
         self.drained = False
 
     def move_to_end(self, longest: int) -> None:
-        """Read on behind the last whole line; a line has at most `longest` bytes."""
+        """Continue after the last whole line of at most `longest` bytes."""
         size = os.fstat(self.fd).st_size
         start = max(0, size - longest)
         offset = start + os.pread(self.fd, size - start, start).rfind(b"\n") + 1
         self.move(offset, fingerprint_at(self.fd, offset), skipping=offset == start > 0)
 
     def resembles(self, other: Probe) -> bool:
-        """Whether this file begins with the other one, or the other way round, as far as this was read."""
+        """Tell whether either file begins the other, as far as read."""
         size = min(other.size, self.offset)
         return size > 0 and fingerprint_at(self.fd, size) == other.at(size)
 
     def is_begin_of(self, other: Probe) -> bool:
-        """Whether the other file begins with all of this one."""
+        """Tell whether the other file begins with this one."""
         size = os.fstat(self.fd).st_size
         return 0 < size <= other.size and fingerprint_at(self.fd, size) == other.at(size)
 
     def refresh(self, now: float) -> None:
-        """Look whether the file has changed."""
+        """Check for changes."""
         info = os.fstat(self.fd)
         if (info.st_size, info.st_mtime_ns) != (self.size, self._stamp):
             self.size, self._stamp = info.st_size, info.st_mtime_ns
@@ -224,8 +221,7 @@ class OpenFile:
         self.deleted = info.st_nlink == 0
 
     def read(self, limits: ReadLimits, *, last: bool = False, stop: int | None = None) -> TailRead:
-        """Read the next piece. `last` says that nothing will be appended any more: then the end without a
-        newline is a line too. With `stop` nothing behind that offset is read."""
+        """Read the next piece up to `stop`; `last` accepts an unterminated line."""
         length = limits.line
         if stop is not None:
             length, last = min(length, stop - self.offset), True
@@ -267,7 +263,7 @@ class OpenFile:
         return TailRead(nuls=(start, behind - start), more=True)
 
     def _data_from(self, offset: int) -> int | None:
-        """Return where the next byte is that is no NUL; None when there is none, or none near."""
+        """Return the next byte that is no NUL, None if none is near."""
         try:
             offset = max(offset, os.lseek(self.fd, offset, os.SEEK_DATA))
         except OSError as error:

@@ -1,18 +1,13 @@
-"""The generations of followed files: how a generation is recognised, and the texts that keep what is known.
-No I/O.
+"""Identifies generations of followed files, and encodes positions and catalogues. No I/O.
 
-A *generation* is one file from its first byte to its last, whatever its names are meanwhile. Rotation ends
-one and begins the next. An inode alone does not identify a generation: the file system gives it to another
-file as soon as its own is deleted, and a file that is truncated and filled again keeps it. So a generation is
-known by its inode and by two marks of its content: the first kilobyte, and the kilobyte before the position.
-Times of change identify and order nothing: a clock is set back, and `touch` or a copy changes them.
+A generation is one file from first to last byte under any names. Inodes are reused and truncated files keep
+theirs, so marks of content identify it too: the first kilobyte, and the one before the position. Times
+identify nothing.
 
-A batch carries the position behind its lines in a header: `{"v":1,"c":N,"files":"…"}`, base64 of one record a
-file. The header holds the files at their paths, and what changed since catalogue number N was kept; where no
-other text tells of the time before the batch, `begun` does. The *catalogue* holds all generations and stands
-in the agent's state directory. Both use the same record: BLAKE2b of the path (6 bytes), of the first line
-(3), of the first mark (5) and of both marks (8), the status, then inode, offset, id and `of`, each as a byte
-with a length and that many bytes, most significant first.
+A batch has `{"v":1,"c":N,"files":"…"}`, base64 of records: files at their paths, and changes since catalogue
+N. The catalogue in the state directory has all generations. A record is BLAKE2b of path (6 bytes), first line
+(3), first mark (5), both marks (8), status, then inode, offset, id and `of`, each length-prefixed,
+big-endian.
 """
 
 from __future__ import annotations
@@ -31,20 +26,20 @@ import msgspec
 from agent.contract import ContractError
 
 FINGERPRINT_BYTES: Final = 1024
-"""How many bytes at the beginning of a file, and how many before the offset, make its marks."""
+"""Bytes of each mark."""
 MAX_FILES: Final = 128
-"""Files that one input has at their paths at a time: the records of so many fit into a header."""
+"""Files per input at their paths; their records fit a header."""
 MAX_KNOWN: Final = 8192
-"""Generations that a catalogue holds."""
+"""Generations per catalogue."""
 _NUMBER: Final = r"[.-]\d[\dT_:.-]*"
 _numbered = re.compile(_NUMBER).fullmatch
 _TAI_LIVE: Final = "current"
 _tai_named = re.compile(r"@[0-9a-f]{24}\.[stu]").fullmatch
-"""Names that multilog, svlogd and s6-log give a rotated `current`: a TAI64N label and its state."""
+"""Names of rotated `current` by multilog, svlogd and s6-log: TAI64N label and state."""
 _DATE_DIGITS: Final = 6
 _KEY: Final = 6
 _START: Final = 64
-"""Bytes of the first line that its digest is of."""
+"""Digested bytes of the first line."""
 _SHORT: Final = 3
 _HEAD: Final = 5
 _MARK: Final = 8
@@ -53,27 +48,26 @@ _NUMBERS: Final = 4
 
 
 class Status(IntEnum):
-    """What is done with a generation."""
+    """The handling of a generation."""
 
     OPEN = 0
-    """Lines of it may still be unread."""
+    """May have unread lines."""
     DONE = 1
-    """Read to its end. It is read on if it grows."""
+    """Read; continues if it grows."""
     PASSED = 2
-    """Rotated before the input looked at its path for the first time: not read."""
+    """Rotated before the first look: not read."""
     COPY = 3
-    """A copy of generation `of`, which still holds its content: not read as long as that is so."""
+    """A copy of `of`, not read while that has the content."""
 
 
 class Fingerprint(NamedTuple):
-    """The marks of a place in a file: the first bytes of the file, and the bytes before the place."""
+    """Marks of a place: first bytes, and bytes before it."""
 
     head: bytes = b""
     tail: bytes = b""
 
     def after(self, data: bytes, stop: int | None = None) -> Fingerprint:
-        """Return the marks of the place behind the first `stop` bytes of `data`, which begins at this
-        place."""
+        """Return the marks after `stop` bytes of `data`, which begins here."""
         stop = len(data) if stop is None else stop
         head, tail = self.head, data[max(0, stop - FINGERPRINT_BYTES) : stop]
         if len(head) < FINGERPRINT_BYTES:
@@ -87,7 +81,7 @@ class Fingerprint(NamedTuple):
 
 
 def head_digest(head: bytes) -> bytes:
-    """Digest the first bytes of a file: their first line, and all of them."""
+    """Digest the first line and all first bytes."""
     return _line_digest(head) + blake2b(head, digest_size=_HEAD).digest()
 
 
@@ -97,56 +91,56 @@ def _line_digest(head: bytes) -> bytes:
 
 
 class Generation(NamedTuple):
-    """What is known of one generation, up to `offset` bytes of it. Its device is left out: that number may be
-    another after each start of the machine."""
+    """A generation read up to `offset`. The device number is omitted, as it changes at boot."""
 
     id: int
-    """Distinguishes the generations of one input; a later one is greater."""
+    """Grows within an input."""
     home: bytes
-    """Stands for the path to which it belongs."""
+    """Digest of its path."""
     inode: int
     offset: int
     head: bytes
     mark: bytes
     status: Status = Status.OPEN
     of: int = 0
-    """Of a `COPY` the id of its origin; else the offset behind the NULs that were skipped last."""
+    """Origin's id of a `COPY`, else the end of skipped NULs."""
 
     @property
     def head_bytes(self) -> int:
-        """How many bytes the first mark is of."""
+        """Size of the first mark."""
         return min(self.offset, FINGERPRINT_BYTES)
 
     def can_tell(self, head: bytes) -> bool:
-        """Whether the first bytes of a file are enough to tell it from this one."""
+        """Tell whether these first bytes suffice for comparison."""
         return b"\n" in head[:_START] or len(head) >= min(_START, self.offset)
 
     def may_begin(self, head: bytes) -> bool:
-        """Whether a file with these first bytes, fewer than those of the mark, may be this one."""
+        """Tell whether a file with these fewer first bytes may be this one."""
         return self.can_tell(head) and _line_digest(head[: self.offset]) == self.head[:_SHORT]
 
     def dropped(self) -> Generation:
-        """Return the record that takes this one out of an older catalogue."""
+        """Return the record that removes it from a catalogue."""
         return self._replace(inode=0, status=Status.DONE)
 
     def at(self, offset: int, fingerprint: Fingerprint) -> Generation:
-        """Return the same generation, read up to another place."""
+        """Return it with another place."""
         return self._replace(offset=offset, head=head_digest(fingerprint.head), mark=fingerprint.digest())
 
     def holds(self, fingerprint: Fingerprint) -> bool:
-        """Whether a file with these marks at `offset` is this one."""
+        """Tell whether a file with these marks at `offset` is this one."""
         return fingerprint.digest() == self.mark
 
 
 def begin(number: int, home: str, inode: int) -> Generation:
-    """Return a generation of which nothing is read."""
+    """Return an unread generation."""
     return Generation(number, key_of(home), inode, 0, b"", b"").at(0, Fingerprint())
 
 
 def is_rotated(name: str, live: str) -> bool:
-    """Whether a file's name is made from the name `live` by rotation: with a number or a time at the end or
-    before the extension (`a.log.1`, `a.log-20251121`, `a.1.log`). Nothing else passes, above all no copy that
-    a person made and nothing that was compressed."""
+    """Tell whether rotation makes this name from `live`: a number or time at the end or before the extension.
+
+    Examples: `a.log.1`, `a.log-20251121`, `a.1.log`. Copies by people and compressed files do not match.
+    """
     if live == _TAI_LIVE and _tai_named(name):
         return True
     stem, dot, extension = live.rpartition(".")
@@ -159,7 +153,7 @@ def is_rotated(name: str, live: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def live_names(name: str) -> frozenset[str]:
-    """Return the names from which rotation makes this one: those for which `is_rotated` holds."""
+    """Return the names whose rotation gives this one."""
     return frozenset(_live_names(name))
 
 
@@ -176,8 +170,7 @@ def _live_names(name: str) -> Iterator[str]:
 
 
 def is_sibling(name: str, target: str) -> bool:
-    """Whether two names differ in their numbers alone, as those of dated files do to which a link points in
-    turn."""
+    """Tell whether names differ only in numbers, as dated targets of a link."""
     return name != target and skeleton(name) == skeleton(target) != target
 
 
@@ -187,8 +180,7 @@ def skeleton(name: str) -> str:
 
 
 def age_order(name: str) -> tuple[object, ...]:
-    """Sort key of rotated names, the oldest first: a counter grows with age, a date does not. The order in
-    which generations are read hangs on it, whether they are read does not."""
+    """Sort rotated names, oldest first: counters grow with age, dates do not. Affects order only."""
     label = os.path.basename(name)  # noqa: PTH119 - paths are texts here
     if _tai_named(label):
         return (int(label[1:25], 16),)
@@ -198,7 +190,7 @@ def age_order(name: str) -> tuple[object, ...]:
 
 
 def key_of(path: str) -> bytes:
-    """Return what stands for a path in a record."""
+    """Return a path's digest."""
     return blake2b(os.fsencode(path), digest_size=_KEY).digest()
 
 
@@ -206,8 +198,7 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The header of a batch: its records complete those of catalogue number `c` or a later one. `begun` has
-    generations as they were before the batch, where no other text tells."""
+    """A batch's header, completing catalogue `c` or later."""
 
     v: Literal[1]
     c: _Natural
@@ -222,8 +213,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A catalogue: its number, the next id, the paths of the configuration that were looked at (`key_of`, in
-    base64), and all generations."""
+    """A catalogue: number, next id, looked paths (`key_of`, base64), generations."""
 
     v: Literal[1]
     c: _Natural
@@ -232,7 +222,6 @@ class Kept(msgspec.Struct, frozen=True):
     files: str
 
     def keys(self) -> set[bytes]:
-        """Return the keys of `looked`."""
         return {base64.b64decode(key, validate=True) for key in self.looked}
 
     def generations(self) -> dict[int, Generation]:
@@ -245,18 +234,17 @@ def encode(number: int, known: Iterable[Generation], begun: Iterable[Generation]
 
 
 def encode_kept(number: int, following: int, looked: Iterable[bytes], known: Iterable[Generation]) -> str:
-    """Return the text of a catalogue."""
     names = sorted(base64.b64encode(key).decode() for key in looked)
     return msgspec.json.encode(Kept(1, number, following, names, _packed(known))).decode()
 
 
 def parse_position(text: str) -> Position:
-    """Read a header back; raises `ContractError`."""
+    """Parse a header; raises `ContractError`."""
     return _read(text, Position)
 
 
 def parse_kept(text: str) -> Kept:
-    """Read a catalogue back; raises `ContractError`."""
+    """Parse a catalogue; raises `ContractError`."""
     return _read(text, Kept)
 
 
@@ -274,8 +262,7 @@ def _read(text: str, kind: type[_Record]) -> _Record:
 
 
 def merged(header: Position | None, kept: Kept | None) -> dict[int, Generation]:
-    """Return what both texts say together. Offsets of one generation only grow; of the rest the newer text
-    knows more, and which generations there are."""
+    """Merge both texts. Offsets only grow; otherwise the newer wins."""
     known = {} if kept is None else kept.generations()
     if header is None:
         return known
@@ -305,7 +292,6 @@ def _number(number: int) -> bytes:
 
 
 def _parse(files: str) -> dict[int, Generation]:
-    """Raises `ValueError`."""
     return {one.id: one for one in _records(base64.b64decode(files, validate=True))}
 
 

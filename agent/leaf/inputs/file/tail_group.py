@@ -1,8 +1,7 @@
-"""Reads all files that an input follows: the part that blocks, to be called in a thread.
+"""Reads all files of an input in turn; blocks, so call it in a thread.
 
-What is read at a time comes from several files, in turn, so that none waits for another that has more. It
-stays unread until `TailGroup.take`. Two texts keep where the input is: the position goes along with the lines
-into one message, and the catalogue is kept by the agent before lines of a file that it lacks are stored.
+Lines stay unread until `TailGroup.take`. The position travels with the lines; the catalogue is saved before
+lines of a file that it lacks are stored.
 """
 
 from __future__ import annotations
@@ -34,45 +33,45 @@ from agent.leaf.inputs.formats import ReadLimits
 from agent.leaf.intake import MAX_POSITION
 
 SCAN: Final = 1.0
-"""Seconds from one look at all paths to the next."""
+"""Seconds between looks at all paths."""
 QUIET: Final = 1.0
-"""Seconds for which a renamed file must not have grown before it is left: its writer may still be in it."""
+"""Seconds without growth before a renamed file is left, as its writer may still use it."""
 REST: Final = 10.0
-"""Seconds after which a deleted file that was read to its end and does not grow is closed: it takes room on
-disk."""
+"""Seconds before a read, deleted file is closed to free its disk space."""
 _TRIES: Final = 10
 _MANY_TRIES: Final = 1000
-"""While something can't be listed or read."""
+"""While a place is unreadable."""
 _LEAST: Final = 1024
-"""Bytes of room for which no further file is looked at."""
+"""Least remaining bytes to read a further file."""
 
 
 class ReadResult(Struct):
-    """What was read of all files."""
+    """Lines and findings of all files."""
 
     pieces: list[TailedLines] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
-    """Lines that may be stored twice or may be lacking."""
+    """Possibly doubled or missing lines."""
     warnings: list[str] = field(default_factory=list)
-    """Sentences on what may be a mistake."""
+    """Possible mistakes, in sentences."""
     too_long: list[str] = field(default_factory=list)
-    """Where lines are that were skipped."""
+    """Places of skipped lines."""
     nuls: list[tuple[str, int, int]] = field(default_factory=list)
-    """Where NULs were skipped: the file, the byte, and how many."""
+    """File, byte and number of skipped NULs."""
     absent: list[str] = field(default_factory=list)
-    """Paths at which there is no file."""
+    """Paths without file."""
     problems: list[str] = field(default_factory=list)
-    """Sentences on what cannot be read."""
+    """Unreadable places, in sentences."""
     more: bool = False
-    """Whether reading on at once is worth it."""
+    """Whether to read on at once."""
 
 
 class TailGroup:
-    """Reads the files that `paths`, absolute ones, mean on from a position and a catalogue; `from_end` as for
-    the `Catalogue`. `poll` is how long a file that has no more is left alone, in seconds. `until` is a
-    position at which what is gathered first has to end, as it did before the agent was killed. `line` is the
-    longest line in bytes, `descriptors` how many files are held open at a time where that can be helped. Not
-    for two threads at once. Raises `ContractError` for a text that can't be read."""
+    """Reads files of absolute `paths` from a position and a catalogue. Not for two threads. Raises
+    `ContractError`.
+
+    `from_end` as in `Catalogue`; `poll` is the pause of a finished file in seconds; the first gathering ends
+    at `until`, as before a kill; `line` bounds lines in bytes; `descriptors` bounds open files.
+    """
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class TailGroup:
         self._until = until
         self._catalogue = self._restore(self._before if until is None else parse_position(until))
         self._number = 0 if self._kept is None else self._kept.c
-        """Of the catalogue that is kept."""
+        """Of the saved catalogue."""
         self._saved = {} if self._kept is None else self._kept.generations()
         self._saved_looked = set() if self._kept is None else set(self._catalogue.looked)
         if self._before is not None:
@@ -103,7 +102,7 @@ class TailGroup:
         self.is_from_catalogue_alone = position is None and any(
             one.offset and one.status in (Status.OPEN, Status.DONE) for one in self._saved.values()
         )
-        """Whether lines were read before, and the position behind them is lost."""
+        """Whether an earlier position is lost."""
         self._told = set(self._catalogue.tracked)
         """Generations in the catalogue that is kept, or in the position that is stored."""
         self._tries = 0
@@ -128,8 +127,7 @@ class TailGroup:
         )
 
     def gather(self, now: float) -> ReadResult:
-        """Read on, some pieces within the limits of a batch. `now` is monotonic, in seconds. What was
-        gathered before and not taken is read again."""
+        """Read a batch's pieces; repeats what was not taken. `now` in monotonic seconds."""
         gathered = ReadResult()
         if now - self._scanned >= SCAN:
             self._scanned = now
@@ -148,8 +146,7 @@ class TailGroup:
         return gathered
 
     def unkept(self) -> str | None:
-        """The catalogue, where the one that is kept lacks more than how far files are read; to be kept before
-        what was gathered is stored."""
+        """Return the catalogue if it must be saved before storing."""
         if self._until is not None:
             return None
         known = {number: one.known for number, one in self._catalogue.tracked.items()}
@@ -162,14 +159,14 @@ class TailGroup:
         )
 
     def keep(self) -> None:
-        """The catalogue is kept."""
+        """Note the catalogue as saved."""
         self._number += 1
         self._saved = {number: one.known for number, one in self._catalogue.tracked.items()}
         self._saved_looked = set(self._catalogue.looked)
         self._told = set(self._saved)
 
     def position(self) -> str | None:
-        """The position behind what was gathered last; None where the catalogue must be kept before."""
+        """Return the position of the last gathering, None if the catalogue must be saved first."""
         if self._until is not None:
             return self._until
         changed = self._changed()
@@ -183,7 +180,7 @@ class TailGroup:
         return None
 
     def _changed(self) -> dict[int, Generation]:
-        """What the kept catalogue does not say, behind what was gathered last."""
+        """Return changes since the saved catalogue."""
         behind = {one.known.id: _behind(one, piece) for one, piece in self._round}
         tracked = self._catalogue.tracked.items()
         now = {number: behind.get(number, one.known) for number, one in tracked}
@@ -192,7 +189,7 @@ class TailGroup:
         return changed | {number: self._saved[number].dropped() for number in dropped}
 
     def take(self) -> None:
-        """What was gathered last is done with, and its position is kept."""
+        """Accept the last gathering."""
         if self._until is None:
             for one, piece in self._round:
                 one.known = _behind(one, piece)
@@ -203,8 +200,7 @@ class TailGroup:
         self._until = None
 
     def narrow(self) -> bool:
-        """From now on read half as much at a time; False where that cannot be: what was gathered last is a
-        single line."""
+        """Halve the read size; False for a single line."""
         pieces = [piece.lines for _, piece in self._round]
         if len(pieces) == 1 and b"\n" not in pieces[0][:-1]:
             return False
@@ -216,7 +212,7 @@ class TailGroup:
 
     @property
     def is_reading_again(self) -> bool:
-        """Whether what is gathered has to end where it ended before the agent was killed."""
+        """Tell whether the gathering repeats one before a kill."""
         return self._until is not None
 
     def close(self) -> None:
@@ -226,7 +222,6 @@ class TailGroup:
         return [one for one in self._catalogue.tracked.values() if one.open]
 
     def _read_again(self, until: str, now: float, gathered: ReadResult) -> None:
-        """Read what was read before up to a position."""
         self._round = []
         header, where = parse_position(until), "a file"
         before = header.starts() | merged(self._before, self._kept)
@@ -251,7 +246,6 @@ class TailGroup:
             gathered.doubts += [Doubt("twice", where, reason), Doubt("lacks", where, reason)]
 
     def _give_up(self) -> None:
-        """Begin before the piece that can't be read again."""
         self._until = None
         self._catalogue.close()
         self._catalogue = self._restore(self._before)
@@ -259,7 +253,6 @@ class TailGroup:
         self._scanned = -math.inf
 
     def _last_piece(self, one: Tracked, start: int, end: int) -> TailedLines | None:
-        """The piece of a file that ended at `end`, with what came before it since `start` skipped."""
         try:
             file = OpenFile(one.path, one.known.inode, start)
         except (ReplacedError, OSError):
@@ -279,7 +272,6 @@ class TailGroup:
         return None
 
     def _read(self, now: float, gathered: ReadResult) -> None:
-        """Look at each file in turn until the limits are reached; the next time begins where this ends."""
         self._round = []
         files = self._tracked()
         begin = self._turn % max(1, len(files))
@@ -300,7 +292,6 @@ class TailGroup:
                 return
 
     def _look(self, one: Tracked, now: float, room: ReadLimits, gathered: ReadResult) -> TailedLines | None:
-        """Read one file on, one piece at most."""
         one.unreadable = None
         try:
             # A file that is held is open already, for it may be deleted before its turn.
@@ -336,7 +327,6 @@ class TailGroup:
         return read.piece
 
     def _opened(self, one: Tracked) -> bool:
-        """Whether a file is open that holds what was read of it. Raises `OSError`."""
         if one.reader is not None:
             return True
         if one.found is None or (one.live and one.rested is not None and file_state(one.path) == one.rested):
@@ -354,12 +344,10 @@ class TailGroup:
         return True
 
     def _held(self) -> int:
-        """How many files are open at their paths."""
         return sum(one.live and one.reader is not None for one in self._catalogue.tracked.values())
 
     def _is_left(self, one: Tracked, reader: OpenFile, now: float) -> bool:
-        """Whether nothing more is waited for in a file that was read to its end: it is at its path no more,
-        and another file is, or it was deleted."""
+        """Tell whether a read file is done: replaced at its path or deleted."""
         if one.live or now - reader.since < QUIET:
             return False
         if self._catalogue.has_successor(one):
@@ -370,7 +358,6 @@ class TailGroup:
         return (is_whole or reader.deleted) and now - reader.since >= REST
 
     def _rest(self, one: Tracked, now: float) -> None:
-        """Nothing is to be read of a file now. Where descriptors are few it is let go."""
         one.idle_until = now + self._poll
         reader = one.reader
         if reader is None or not one.live:
@@ -386,7 +373,7 @@ def _behind(one: Tracked, piece: TailedLines) -> Generation:
 
 
 def _same_but_read(one: Generation, other: Generation) -> bool:
-    """Whether two records differ at most in how far an open generation is read."""
+    """Tell whether records differ only in progress."""
     if one.status is Status.OPEN is other.status:
         return (one.home, one.inode) == (other.home, other.inode)
     return one == other

@@ -1,2 +1,1 @@
-"""The leaf's mirror of its commands: recreated if it would stay behind for good, with the consumers of local
-programs."""
+"""Keeps the leaf's command mirror and local programs' consumers."""

@@ -1,10 +1,7 @@
-"""The controller of the leaf's mirror of its commands: it looks at the mirror, learns from the announcements
-what the hub holds, and recreates a mirror that would stay behind for good, with the consumers of local
-programs. It reads no command.
+"""Observes the command mirror and recreates one that would stay behind, with local programs' consumers.
 
-The hub's consumer delivers from the first command on as soon as a mirror listens under its epoch. So if local
-programs need their positions first, the mirror is created under an epoch that was not announced yet; it stays
-empty until that is announced.
+The hub delivers as soon as a mirror listens under its epoch. If programs need positions first, the mirror
+uses an unannounced epoch and stays empty until it is announced.
 """
 
 from __future__ import annotations
@@ -50,26 +47,27 @@ from agent.leaf.state_file import StateFile
 LOOK_SECONDS: Final = 5.0
 LAGGING_SECONDS: Final = 0.5
 EPOCH_EVERY: Final = 5.0
-"""Seconds from one new epoch to the next, which bound the cost of a fault that returns at once. A mirror that
-could not be created waits as long, because the next try may need a new epoch, and up to 32 times as long."""
+"""Seconds between new epochs, and before retrying a failed creation (up to 32 times as long)."""
 _MOST_DOUBLED: Final = 5
 
 log = structlog.get_logger("link")
 
 
 class _Answer(Struct):
-    """What was announced and what the hub answered to it."""
+    """An announcement and its answer."""
 
     wanted: CommandsWanted
     held: CommandsHeld
     judged: bool = False
-    """Whether a look has compared it with the mirror."""
+    """Whether a look compared it."""
 
 
 class CommandMirror:
-    """Keeps the mirror over the current connection; `api` is the prefix of the hub's JetStream, `programs`
-    are the positions of local programs in it, `announce` announces the leaf at once, `rest` lets the hub drop
-    its consumer while there is no command."""
+    """Keeps the mirror over the current connection.
+
+    `api` is the hub's prefix, `programs` local positions, `announce` announces at once, `rest` saves
+    heartbeats.
+    """
 
     def __init__(
         self,
@@ -89,7 +87,7 @@ class CommandMirror:
         self._fresh = False
         self._epoch_at: float | None = None
         self._failed: MirrorDecision | None = None
-        """Shows why the mirror could not be created."""
+        """Logs failed creations."""
         self._failed_at, self._failures = 0.0, 0
         self._last = 0
         self._comparison = CommandComparison(state.current.command_agreed)
@@ -101,7 +99,7 @@ class CommandMirror:
 
     @contextlib.contextmanager
     def connected(self, nc: Client, js: JetStream) -> Iterator[None]:
-        """Look at the mirror over this connection, at once, as long as the scope lasts."""
+        """Use this connection within the scope, and look at once."""
         self._over, self._asked = (nc, js), False
         self._due.set()
         try:
@@ -110,12 +108,12 @@ class CommandMirror:
             self._over = self._answer = None
 
     def show_unreachable(self) -> None:
-        """Show that the local server does not answer."""
         self._show(MirrorDecision("the local NATS server does not answer", up=False))
 
     async def wanted(self) -> CommandsWanted | None:
-        """What to announce: the mirror as it is now, not as at the last look. None before the first epoch is
-        chosen, and while nothing must be delivered into it yet."""
+        """Return the mirror's present announcement; None before an epoch, or while nothing may
+        be delivered.
+        """
         epoch = self._state.current.command_epoch
         if epoch is None or not self._announced:
             return None
@@ -127,8 +125,7 @@ class CommandMirror:
         return CommandsWanted(epoch, self._last, self._comparison.to_ask(), is_idle)
 
     def answered(self, wanted: CommandsWanted | None, held: CommandsHeld | None) -> None:
-        """Take over what the hub answered to `wanted`, None if it did not answer. An answer to an older epoch
-        is ignored."""
+        """Apply the hub's answer to `wanted` (None: silent); ignores older epochs."""
         epoch = self._state.current.command_epoch
         if held is not None and (wanted is None or wanted.epoch != epoch or held.epoch != epoch):
             return
@@ -142,7 +139,7 @@ class CommandMirror:
         self._due.set()
 
     def status(self) -> dict[str, Any]:
-        """The mirror as a row of `/status`."""
+        """Return the row for `/status`."""
         decision = self._decision
         return {
             "link": COMMANDS,
@@ -155,8 +152,7 @@ class CommandMirror:
         }
 
     async def run(self) -> None:
-        """Look every `LOOK_SECONDS`, more often while commands are missing, and at once after an answer;
-        until cancelled."""
+        """Look every `LOOK_SECONDS`, sooner while commands are missing or after answers, until cancelled."""
         while True:
             self._due.clear()
             await self.look()
@@ -166,7 +162,7 @@ class CommandMirror:
         return LAGGING_SECONDS if self._decision.lag or self._programs.top is not None else LOOK_SECONDS
 
     async def look(self) -> None:
-        """Look at the mirror once, over the current connection, and do what is due."""
+        """Look once and act."""
         if self._over is None:
             return
         nc, js = self._over
@@ -205,7 +201,7 @@ class CommandMirror:
         self._failed, self._failures = None, 0
 
     def _may_rest(self) -> bool | None:
-        """Whether the hub may drop its consumer and makes it again for a command; None while it is silent."""
+        """Tell whether the hub may drop its consumer; None while silent."""
         held = None if self._answer is None else self._answer.held
         return None if held is None else not held.stays and self._lacks_nothing
 
@@ -214,7 +210,7 @@ class CommandMirror:
         return self._decision.up and not self._decision.lag
 
     async def _recorded(self, js: JetStream) -> MirrorInfo | None:
-        """Read the mirror, and record the positions of local programs in it."""
+        """Read the mirror and record programs' positions."""
         mirror = await self._read(js, self._state.current.command_epoch)
         if mirror is not None and mirror.deliver:
             await self._programs.record(js, mirror.created, self._comparison.agreed)
@@ -251,7 +247,7 @@ class CommandMirror:
         return mirror
 
     async def _read_on(self, js: JetStream, epoch: str) -> None:
-        """Read what has come into the mirror since the hub was last asked."""
+        """Read new commands since the hub was asked."""
         mirror = await self._read(js, epoch)
         if mirror is None or mirror.deliver != self._deliver(epoch):
             return

@@ -1,13 +1,8 @@
-"""What is done about the leaf's mirror of its commands. Pure: no clock, no connection.
+"""Decides about the command mirror. Pure.
 
-A mirror can't be changed. One whose origin was deleted and created again, or restored from a backup,
-drops every command up to its own last sequence and reports `lag 0`; a source begins again. So it is
-deleted and recreated under a new epoch, from the first command that the hub holds; who reads it goes on after
-the last command it has run: the agent by itself, local programs by their consumers, which are recreated too.
-
-A mirror that was ahead of a restored origin also takes what comes after its own last sequence, so its newest
-command is soon the origin's newest again. So each command that was mirrored is compared once, with the newest
-one that was found to be the same, by sequence and by when the hub stored it.
+A mirror of a recreated or restored origin drops commands up to its last sequence and shows `lag 0`. It is
+recreated under a new epoch from the hub's first command; readers continue after their last. A mirror ahead of
+a restored origin also takes later commands, so each mirrored command is compared once with the hub's.
 """
 
 from __future__ import annotations
@@ -20,11 +15,11 @@ from msgspec import Struct
 from agent.contract import COMMANDS_CHECKED, CommandKey, CommandsHeld
 
 MISSED_ANSWERS: Final = 3
-"""How many answers in a row must say that the hub has delivered what the mirror lacks."""
+"""Consecutive answers that must show undelivered commands."""
 
 
 class MirrorEpochReason(StrEnum):
-    """Why the mirror needs a new epoch; the value is what the log says."""
+    """The reason of a new epoch, as logged."""
 
     FIRST = "the mirror of the commands is created for the first time"
     GONE = "the mirror of the commands was deleted here"
@@ -36,77 +31,76 @@ class MirrorEpochReason(StrEnum):
 
 
 class MirrorInfo(Struct, frozen=True):
-    """The mirror as the local server shows it."""
+    """The mirror by the local server."""
 
     last: int
-    """The last sequence of a command that came into it, 0 without one."""
+    """Last command's sequence, 0 for none."""
     deliver: str
-    """The deliver subject of its consumer, "" for a stream that is not a mirror."""
+    """Its consumer's deliver subject, "" if no mirror."""
     origin: str
-    """When its origin was created."""
+    """Origin's creation time."""
     elsewhere: bool = False
-    """Whether it looks for its origin in another account."""
+    """Whether its origin is in another account."""
     newest: CommandKey | None = None
-    """The newest command that it holds now."""
+    """Newest present command."""
     created: str = ""
-    """When it was created itself."""
+    """Own creation time."""
 
 
 class MirrorObservation(Struct, frozen=True):
-    """All that is known of the mirror."""
+    """All observations."""
 
     deliver: str | None
-    """The subject of the present epoch, None without one."""
+    """Present epoch's subject, or None."""
     fresh: bool
-    """Whether no mirror was created under this epoch yet."""
+    """Whether this epoch has no mirror yet."""
     mirror: MirrorInfo | None
     held: CommandsHeld | None
-    """What the hub answered to the epoch."""
+    """The hub's answer."""
     asked_last: int
-    """The mirror's newest command when the hub was asked."""
+    """Newest command when asked."""
     missed: int = 0
-    """In how many answers in a row the hub had delivered what the mirror lacked."""
+    """Consecutive answers with delivered but missing commands."""
     asked: bool = True
-    """Whether the hub was asked over this connection and under this epoch, and has answered or was silent."""
+    """Whether this connection and epoch had an answer or silence."""
     mirrored: bool = True
-    """Whether there was a mirror here before."""
+    """Whether a mirror existed before."""
     top: int | None = None
-    """The sequence that the mirror must reach, if the hub holds it, before local programs resume; None if
-    none waits."""
+    """Sequence to reach before programs resume; None if none waits."""
 
 
 class NewMirrorEpoch(Struct, frozen=True):
-    """Choose a new epoch and announce it."""
+    """Choose and announce a new epoch."""
 
     reason: MirrorEpochReason
 
 
 class Make(Struct, frozen=True):
-    """Create the mirror over the hub's consumer, in the place of one that exists."""
+    """Create or replace the mirror."""
 
     origin: str
-    """When that of the mirror was created."""
+    """Origin's creation time."""
 
 
 class Release(Struct, frozen=True):
-    """Resume the local programs, each at its position."""
+    """Resume local programs."""
 
 
 class MirrorDecision(Struct, frozen=True):
-    """The state of the mirror, and what to do."""
+    """The mirror's state and action."""
 
     sentence: str
     up: bool
-    """Whether commands come in."""
+    """Whether commands arrive."""
     lag: int | None = None
-    """How many are missing at most, None if unknown."""
+    """Most missing commands, None if unknown."""
     action: NewMirrorEpoch | Make | Release | None = None
     usual: bool = False
-    """Whether this is expected, as on a start."""
+    """Whether expected, as at a start."""
 
 
 def decide(observation: MirrorObservation) -> MirrorDecision:
-    """The state of the mirror, and the one thing to do about it."""
+    """Return the state and the next action."""
     mirror, held = observation.mirror, observation.held
     if mirror is not None and not mirror.deliver:
         return MirrorDecision(
@@ -170,8 +164,7 @@ def _reason(observation: MirrorObservation) -> MirrorEpochReason | None:
 
 
 class CommandComparison:
-    """The commands of the mirror that were not compared with the hub yet. `agreed` is the newest one up to
-    which it was found to hold the same, None in a new mirror."""
+    """Mirrored commands not yet compared; `agreed` is the newest common one."""
 
     def __init__(self, agreed: CommandKey | None) -> None:
         self.agreed = agreed
@@ -179,8 +172,7 @@ class CommandComparison:
         self._newest = agreed
 
     def read_from(self, newest: CommandKey | None) -> int | None:
-        """The sequence from which to read the mirror, which ends with `newest`, further; None if enough of it
-        is known."""
+        """Return where to read on up to `newest`, None if enough is known."""
         self._newest = newest
         last_read = self._since[-1] if self._since else self.agreed
         top = 0 if last_read is None else last_read[0]
@@ -189,19 +181,16 @@ class CommandComparison:
         return top + 1
 
     def add(self, command: CommandKey) -> None:
-        """Add the next command of the mirror."""
         self._since.append(command)
 
     def to_ask(self) -> tuple[CommandKey, ...]:
-        """The commands to ask the hub about, the oldest first, always with the newest one: a hub that is
-        behind the mirror is found at once."""
+        """Return commands to ask about, oldest first, always with the newest."""
         oldest, newest = self._oldest(), self._newest
         behind = newest is not None and newest[0] > max(oldest, default=(0, 0))[0]
         return (*oldest, newest) if newest is not None and behind else oldest
 
     def answered(self, asked: tuple[CommandKey, ...], same: bool | None) -> None:
-        """Take over the hub's answer. What it can't compare, since it has dropped those commands, counts as
-        the same."""
+        """Apply an answer; commands dropped by the hub count as equal."""
         compared = [command for command in self._oldest() if command in asked]
         if same is not False and compared:
             self.agreed = compared[-1]

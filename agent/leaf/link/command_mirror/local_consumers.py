@@ -1,9 +1,8 @@
-"""The consumers of local programs on the leaf's mirror of its commands, preserved when it is recreated.
+"""Preserves local programs' consumers when the command mirror is recreated.
 
-A consumer can't outlive its stream. While a mirror exists, its durable consumers are recorded in a file at
-each look; before it is deleted, also which commands it held. The new mirror gets them at once, paused, and
-the hub delivers into it only afterwards; each is resumed once it has its position. So a program is handed no
-command that it has acknowledged, whenever the agent is killed.
+Consumers are saved at each look, and before deletion with the held commands. The new mirror gets them paused
+before delivery, and each resumes at its position. So no program gets an acknowledged command again, whenever
+the agent dies.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ from agent.leaf.link.command_mirror.positions import (
 )
 
 _REFUSED_SECONDS: Final = 60.0
-"""From one look to the next if the server does not permit the agent to list consumers."""
+"""Interval without permission to list consumers."""
 _ATTEMPTS: Final = 3
 _TAKEN_OUT: Final = 10_000
-"""How many commands are remembered that were deleted from a mirror."""
+"""Remembered deleted commands."""
 _NAMED: Final = 20
-"""How many lost commands a log line names."""
+"""Lost commands named in a log line."""
 _EFFECT: Final = "a local program may be handed commands again that it has acknowledged"
 
 log = structlog.get_logger("link")
 
 
 class ProgramPositions:
-    """The positions of local programs, in the file `path`. All methods but `load` raise `JetStreamError`."""
+    """Positions in the file `path`. All methods but `load` raise `JetStreamError`."""
 
     def __init__(self, path: Path, domain: str) -> None:
         self._path, self._domain = path, domain
@@ -74,28 +73,26 @@ class ProgramPositions:
 
     @property
     def stage(self) -> Stage:
-        """How far a recreation of the mirror has come."""
+        """The progress of a recreation."""
         return self._positions.stage
 
     @property
     def top(self) -> int | None:
-        """The sequence that the new mirror must reach, if the hub holds it, before programs resume; None if
-        no program waits."""
+        """Sequence to reach before programs resume; None if none waits."""
         return self._positions.top if self.stage is Stage.HELD else None
 
     @property
     def mirrored(self) -> bool:
-        """Whether there was a mirror here before."""
+        """Whether a mirror existed before."""
         return bool(self._positions.mirror)
 
     @property
     def last_out(self) -> int:
-        """The last sequence that was deleted from the mirror, since no program is to be handed it again."""
+        """Last deleted sequence."""
         return self._positions.last_out
 
     async def record(self, js: JetStream, created: str, agreed: CommandKey | None) -> None:
-        """Record the positions of the consumers of the mirror made at `created`; `agreed` is the newest
-        command in it that the hub was found to hold."""
+        """Record consumers' positions in the mirror of `created`; `agreed` is the newest common command."""
         now = loop_time()
         if now < self._list_at:
             return
@@ -129,8 +126,7 @@ class ProgramPositions:
         await self._save()
 
     async def preserve(self, nc: Client, js: JetStream, created: str | None) -> None:
-        """Save all that is known of the consumers before the mirror made at `created` (None: gone already) is
-        deleted. Programs that are reading it have some time to read to its end."""
+        """Save consumers before the mirror's deletion (None: gone), after some time for readers."""
         if created is not None:
             try:
                 self._positions.consumers = await self._last_positions(nc, js)
@@ -157,7 +153,7 @@ class ProgramPositions:
         return positions
 
     async def hold(self, js: JetStream) -> None:
-        """Create the consumers in the new mirror, which is empty, all paused."""
+        """Create all consumers paused in the empty mirror."""
         for name, position in self._positions.consumers.items():
             await self._hold(js, name, position)
         await mirror_requests.all_held(js, self._positions.consumers)
@@ -165,7 +161,7 @@ class ProgramPositions:
         await self._save()
 
     async def resume(self, nc: Client, js: JetStream, created: str) -> None:
-        """Resume each consumer of the new mirror, made at `created`, after what it has acknowledged."""
+        """Resume each consumer after its acknowledged commands."""
         waiting: dict[str, Placement] = {}
         all_commands = dict(await mirror_requests.commands(nc, js, {}))
         for name, position in self._positions.consumers.items():
@@ -217,7 +213,7 @@ class ProgramPositions:
             return None
 
     async def _lift_pause(self, js: JetStream, name: str) -> None:
-        """Lift the pause of an agent that was killed before it deleted this mirror."""
+        """Lift the pause of a killed agent."""
         position = self._positions.consumers.get(name)
         await mirror_requests.pause(js, name, None if position is None else paused_until(position.config))
         log.warning("pause of local program lifted", consumer=name)

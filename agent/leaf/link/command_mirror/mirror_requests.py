@@ -1,5 +1,6 @@
-"""Reads the leaf's mirror of its commands, and lists, pauses, creates and moves its durable consumers. It
-decides nothing and has no state; every function raises `JetStreamError`."""
+"""Reads the command mirror and manages its durable consumers, without state. Functions raise
+`JetStreamError`.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +33,16 @@ from agent.leaf.link.command_mirror.positions import (
 )
 
 READ_SECONDS: Final = 10.0
-"""How long the deletion of a mirror waits for programs that read it."""
+"""Wait for readers before a deletion."""
 SETTLE_SECONDS: Final = 5.0
-"""How long it waits for the acknowledgements of what was delivered."""
+"""Wait for acknowledgements."""
 _LOOK_SECONDS: Final = 0.1
 
 
 async def read_mirror(js: JetStream, api: str, domain: str, last_out: int) -> MirrorInfo | None:
-    """The mirror as it is. Its last sequence is that of its newest command or, if later, `last_out`, which
-    was deleted: the stream's own last sequence may be ahead of both if the server has skipped what the hub's
-    consumer had delivered before."""
+    """Return the mirror. Its last sequence is its newest command's or `last_out`; the stream's may be ahead
+    of both.
+    """
     with unless_refused(STREAM_NOT_FOUND):
         info = await js.stream_info(COMMANDS)
         newest = await js.get_message(COMMANDS, last_by_subject=command_subjects(domain))
@@ -58,13 +59,14 @@ async def read_mirror(js: JetStream, api: str, domain: str, last_out: int) -> Mi
 
 
 async def durable(js: JetStream) -> list[ConsumerInfo]:
-    """The consumers that outlive the connection of their program."""
+    """Return durable consumers."""
     return [info async for info in js.consumers(COMMANDS) if info.config.get("durable_name")]
 
 
 async def settled(js: JetStream) -> list[ConsumerInfo]:
-    """Wait until programs have read and acknowledged what is in the mirror, within a bound. Returns the
-    consumers; from then on nothing is delivered."""
+    """Wait within a bound until programs read and acknowledged everything; returns consumers, with delivery
+    stopped.
+    """
     consumers = await _once(js, _is_reading, READ_SECONDS)
     configs = {info.name: info.config for info in consumers}
     await keep_paused(js, consumers, LEAVING_UNTIL)
@@ -79,8 +81,7 @@ def _is_reading(info: ConsumerInfo) -> bool:
 async def _once(
     js: JetStream, busy: Callable[[ConsumerInfo], bool], seconds: float, paused_until: str | None = None
 ) -> list[ConsumerInfo]:
-    """The consumers as soon as none was busy at two looks in a row (a program is idle for an instant from one
-    command to the next), or after so many seconds; meanwhile all are kept paused if they are to be."""
+    """Return consumers once idle in two looks, as programs pause between commands; keeps them paused."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     idle = 0
@@ -96,8 +97,7 @@ async def _once(
 
 
 async def keep_paused(js: JetStream, consumers: Iterable[ConsumerInfo], until: str) -> bool:
-    """Pause those of these consumers that are not; returns whether there were any. nats-server lifts a
-    pause when a program creates its consumer at the same moment, since it takes the pause from before."""
+    """Pause unpaused consumers; returns whether any. A program's create may lift a pause in nats-server."""
     lifted = [info for info in consumers if not (is_held(info.config) or is_leaving(info.config))]
     for info in lifted:
         await pause(js, info.name, until)
@@ -105,7 +105,7 @@ async def keep_paused(js: JetStream, consumers: Iterable[ConsumerInfo], until: s
 
 
 async def all_held(js: JetStream, names: Collection[str]) -> None:
-    """Return once the consumers of these names are paused and stay so, within a bound."""
+    """Wait within a bound until these consumers stay paused."""
     loop = asyncio.get_running_loop()
     end = loop.time() + SETTLE_SECONDS
     held = 0
@@ -116,7 +116,7 @@ async def all_held(js: JetStream, names: Collection[str]) -> None:
 
 
 async def commands(nc: Client, js: JetStream, config: Mapping[str, Any]) -> list[CommandKey]:
-    """The commands of the mirror that match a consumer of this configuration, all without one."""
+    """Return the mirror's commands for a configuration, or all."""
     keys: list[CommandKey] = []
 
     def take(message: StoredHeaders) -> None:
@@ -128,7 +128,7 @@ async def commands(nc: Client, js: JetStream, config: Mapping[str, Any]) -> list
 
 
 async def hold(js: JetStream, name: str, config: Mapping[str, Any]) -> ConsumerInfo:
-    """Create a paused consumer, or pause the one that a program has created meanwhile."""
+    """Create a paused consumer, or pause an existing one."""
     if await js.find_consumer(COMMANDS, name) is None:
         await js.create_consumer(COMMANDS, {**movable(config), "pause_until": HELD_UNTIL})
     await pause(js, name, HELD_UNTIL)
@@ -136,7 +136,6 @@ async def hold(js: JetStream, name: str, config: Mapping[str, Any]) -> ConsumerI
 
 
 async def move(js: JetStream, name: str, config: Mapping[str, Any], start: int) -> None:
-    """Move a held consumer to `start`."""
     try:
         await js.api(f"CONSUMER.RESET.{COMMANDS}.{name}", {"seq": start})
     except ApiError:
@@ -146,5 +145,5 @@ async def move(js: JetStream, name: str, config: Mapping[str, Any], start: int) 
 
 
 async def pause(js: JetStream, name: str, until: str | None) -> None:
-    """Pause a consumer until then (RFC 3339), or resume it."""
+    """Pause a consumer until RFC 3339 time, or resume it."""
     await js.api(f"CONSUMER.PAUSE.{COMMANDS}.{name}", None if until is None else {"pause_until": until})

@@ -1,14 +1,8 @@
-"""Keeps the mirror of the commands listening while the hub has no consumer for it, so that no heartbeat
-crosses the link and a command still arrives as soon as the hub makes its consumer again.
+"""Keeps the command mirror listening without the hub's consumer, so no heartbeats cross the link.
 
-A mirror that hears nothing for ten seconds asks for its consumer, and where there is none it asks ever more
-rarely (up to two minutes) and hears nothing in between. Heartbeats of any
-consumer keep it listening. So a consumer of the leaf's own server, which matches no command, sends them on
-the subject of the hub's; it goes on while the agent is dead.
-
-The hub's next consumer counts its deliveries from one. A mirror takes a delivery for the next one by that
-number, so it must not have counted any: otherwise one that was lost with the link could be passed over. A
-heartbeat with another number has the mirror reset the hub's consumer and its own count.
+A mirror without heartbeats asks ever more rarely, up to two minutes. So a local consumer that matches no
+command sends heartbeats on the hub consumer's subject, even without agent. The mirror must not have counted
+deliveries, as the hub's next consumer counts from one; a heartbeat with another number resets both.
 """
 
 from __future__ import annotations
@@ -26,19 +20,19 @@ from agent.jetstream import JetStream, JetStreamError
 
 LISTENER: Final = "petiole-listener"
 RESETTER: Final = "petiole-reset"
-"""It delivers a message again and again: the mirror's count differs from what most of its heartbeats say."""
+"""Redelivers one message, so its heartbeats differ from the mirror's count."""
 _HEARTBEAT: Final = 3.0
 _QUICK_HEARTBEAT: Final = 0.1
 _ACK_WAIT: Final = 0.15
 _HEARD: Final = 0.5
-"""Seconds in which it sends several heartbeats with a delivery between them."""
+"""Seconds with several heartbeats and a delivery."""
 SETTLE_SECONDS: Final = 3.0
-"""A mirror asks for its consumer each two seconds at most."""
+"""A mirror asks at most every two seconds."""
 _SILENT: Final = 8.0
 _LEFT_ALONE: Final = 30.0
-"""After so many seconds the server deletes a consumer that is left over and nothing listens to."""
+"""Seconds before an unused consumer is deleted."""
 _AGAIN: Final = 3600.0
-"""Seconds until it is tried again after a mirror did not go on listening."""
+"""Seconds before another try."""
 
 log = structlog.get_logger("link")
 
@@ -50,8 +44,10 @@ class _Stage(Enum):
 
 
 class MirrorRest:
-    """The rest of the mirror after so many seconds without commands, None: never. `stream` is any stream of
-    the leaf; `changed` is called when the mirror begins or ends to listen so."""
+    """Rests the mirror after seconds without commands (None: never). `changed` reports starts and ends.
+
+    `stream` is any stream of the leaf.
+    """
 
     def __init__(
         self,
@@ -64,23 +60,23 @@ class MirrorRest:
         self._domain, self._stream, self._after = domain, stream, after
         self._changed, self._now = changed, now
         self._stage, self._left_over = _Stage.AWAKE, True
-        """An agent that ends, or a request that fails, may leave a consumer behind."""
+        """Whether a consumer may be left over from an ended agent or failed request."""
         self._place: tuple[str, int] | None = None
         self._since = 0.0
 
     @property
     def listens(self) -> bool:
-        """Whether the mirror listens without a consumer of the hub."""
+        """Whether the mirror listens locally."""
         return self._stage is _Stage.LISTENS
 
     def listens_under(self, epoch: str) -> bool:
-        """Whether it listens so under this epoch. The mirror of a newer epoch is yet to be created, and asks
-        for its consumer at once."""
+        """Tell whether it listens under this epoch."""
         return self.listens and self._place is not None and self._place[0] == epoch
 
     async def look(self, js: JetStream, epoch: str, last: int, *, may_rest: bool | None) -> None:
-        """Do what is due at a look at the mirror, which has commands up to `last`. It `may_rest` if it lacks
-        nothing, None while the hub does not answer: then a rest goes on and none begins."""
+        """Act on the mirror's state up to `last`. `may_rest` None (silent hub) keeps a rest but
+        starts none.
+        """
         try:
             if self._left_over or may_rest is False or (epoch, last) != self._place:
                 self._place, self._since = (epoch, last), self._now()
@@ -119,7 +115,7 @@ class MirrorRest:
             self._left_over = False
 
     async def _reset(self, js: JetStream, epoch: str) -> bool:
-        """Have the mirror reset the hub's consumer; False if the stream has no message for it."""
+        """Make the mirror reset the hub's consumer; False without message."""
         if not (await js.stream_info(self._stream)).messages:
             return False
         self._left_over = True
@@ -131,7 +127,7 @@ class MirrorRest:
 
 
 async def _hears(js: JetStream) -> bool:
-    """Whether the mirror has heard a heartbeat lately."""
+    """Tell whether a heartbeat came lately."""
     mirror = (await js.api(f"STREAM.INFO.{COMMANDS}")).get("mirror") or {}
     return not mirror.get("error") and 0 <= mirror.get("active", -1) < _SILENT * 1e9
 
