@@ -3,7 +3,8 @@
 A store may apply a commit and answer with an error; delta-rs then retries and reports a conflict. So each
 commit carries its own mark and is tried for one version; the log entry of that version shows the writer.
 While that entry is missing the commit may still arrive, so its files must stay. This needs a store where one
-of several puts with `If-None-Match: *` succeeds; `table_checks.why_unsafe` checks that.
+of several puts with `If-None-Match: *` succeeds. If a store ignores the header, two drivers overwrite each
+other's commits in silence; `table_checks.why_unsafe` finds such a store.
 """
 
 from __future__ import annotations

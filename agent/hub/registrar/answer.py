@@ -38,8 +38,10 @@ def stored(message: RawMessage | None, leaf_stream: str) -> StoredMessage | None
 
 
 def is_certain(record: ClassRecord, state: CopyStatus | None, info: StreamInfo, noted: int = 0) -> bool:
-    """Tell whether the known position can't be too low: a source sequence exists, or all purged was seen
-    (`noted`).
+    """Tell whether the known position can't be too low: its source has a sequence, or each purged message
+    was seen before.
+
+    `noted` is the aggregate's last sequence when all records were last updated before a purge.
     """
     if state is not None and state.seq:
         return True
@@ -51,7 +53,8 @@ def held_now(
 ) -> HubPosition | None:
     """Return the hub's position by memory, source and newest message.
 
-    The newest message counts only with a source sequence, as it may be of an earlier epoch.
+    The newest message counts only with a source sequence, as it may be of an earlier epoch. A source that was
+    added again after a purge has no sequence; then the memory counts.
     """
     seq = state.seq if state else 0
     if seq == 0:
@@ -91,11 +94,14 @@ def proposal(held: HubPosition | None, stream: str) -> Checkpoint | None:
 def agreed(
     announced: Checkpoint, leaf_stream: str, record: ClassRecord, info: StreamInfo, message: RawMessage | None
 ) -> bool | None:
-    """Tell whether a checkpoint holds, given the `message` at its hub sequence; one of another aggregate does
-    not.
+    """Tell whether a checkpoint holds, given the `message` at its hub sequence; None if unknown.
 
-    A purged one holds if the record remembers an equal or newer place. Only older memory means a restore,
-    refilled and purged since. None without memory.
+    A checkpoint of another aggregate does not hold: the hub forgot the leaf's aggregate. It is unknown of the
+    aggregate before the leaf moved to another cell, since the epoch began after it.
+
+    A purged checkpoint holds if the record remembers an equal or newer place. A record that remembers only
+    older places, or lacks a place after `cut`, was restored from before the checkpoint, as proposals are
+    stored first. Without memory it is unknown.
     """
     if announced.hub_stream != info.name:
         return None if announced.hub_stream == record.before else False
@@ -137,8 +143,9 @@ def remembered(record: ClassRecord) -> set[Checkpoint]:
 
 
 def contradicted(record: ClassRecord, wrong: Checkpoint) -> ClassRecord:
-    """Return the record after the aggregate shows other messages at places `wrong`: it was restored or lost
-    its end.
+    """Return the record after the aggregate showed another message at the place `wrong`.
+
+    The aggregate was restored without its records, or lost its end in a power cut, and was filled since.
     """
     known = (record.checkpoint, record.proposed)
     checkpoint, proposed = (None if place == wrong else place for place in known)
@@ -157,8 +164,8 @@ def lacking(
 ) -> ClassRecord:
     """Return the record of a hub that acknowledged `acked`; `agreed` holds, `whole` means no gaps.
 
-    A lower cursor proves a loss, and remembering it matters, as later data hides it. The holding checkpoint
-    is remembered.
+    A lower cursor proves a loss. The record remembers the loss, as later data hides it. After a power cut it
+    remembers `agreed`, which was on disk before.
     """
     held = record.held.seq if record.held else 0
     if record.lost == POWER_CUT:
@@ -203,7 +210,10 @@ def class_state(
     capped: bool = False,
     resting: bool = False,
 ) -> str:
-    """Return `contested`, `capped`, `resting`, `full`, `flowing`, or `linking` (silent or faulty source)."""
+    """Return `contested` (another machine announces the domain), `capped` (the domain's bytes of an hour are
+    sent), `resting` (idle, no source), `full` (the leaf waits), `flowing`, or `linking` (silent or faulty
+    source).
+    """
     if contested:
         return "contested"
     if capped:
@@ -224,8 +234,10 @@ def class_answer(
     certain: bool = True,
     fallback: Checkpoint | None = None,
 ) -> ClassAnswer:
-    """Return a class's answer. Without id at the cursor the newest batch is proposed unless after it; a lost
-    epoch has neither.
+    """Return a class's answer. A lost epoch has neither cursor nor checkpoint.
+
+    A device's message at the cursor has no id; then the newest batch is proposed. A batch above the cursor is
+    of an earlier epoch and is not proposed, since messages between are still in transit.
     """
     if record.lost:
         return ClassAnswer(record.stream, 0, "", state, agreed=False, fallback=fallback)

@@ -31,7 +31,7 @@ POWER_CUT: Final = "the hub's machine was restarted, and its server does not syn
 
 _MISSED: Final = 3
 SLOWEST: Final = 60.0
-"""Announcement interval of profile `thin`."""
+"""Seconds between announcements of profile `thin`."""
 
 MOST_MADE: Final = 16
 """Recreations of a class's stream, limited by metadata of 128 KiB (`JSMaxMetadataLen`)."""
@@ -82,7 +82,9 @@ class ClassRecord(Struct, frozen=True):
     proposed: Checkpoint | None = None
     """Last agreed checkpoint, for a restored hub."""
     cut: int | None = None
-    """End of a restored aggregate without later agreements, or None."""
+    """Aggregate sequence above which nothing was agreed before this record: its end when it was restored
+    without its record, 0 for a new record; None otherwise.
+    """
     boot: str = ""
     """Page cache of this epoch (`Durability.boot`)."""
     rests: str = ""
@@ -124,7 +126,8 @@ class LeafRecord(Struct, frozen=True):
     states: dict[str, str] = {}
     """Announced faults (`Announce.states`)."""
     made: dict[str, dict[str, str]] = {}
-    """Recreation and first creation by class."""
+    """By class: times when the server recreated the stream over its messages, each with its first creation.
+    """
     v: int = VERSION
 
     @property
@@ -226,9 +229,10 @@ def admitted(
 ) -> LeafRecord:
     """Return an admitted leaf's record; `places` are aggregates by class.
 
-    Positions stay only for equal epoch and streams. An epoch is lost if a stream was recreated under it, if
-    it is new but acknowledged (restored before it), or if of another `boot`, as its source may have passed a
-    loss.
+    Positions stay only for equal epoch and streams, since sequences of another stream mean other messages. An
+    epoch is lost in three cases: a stream was recreated under it; it is acknowledged but new to the records,
+    which were restored from before it; or it began under another `boot`, since its source may have continued
+    after messages that a power cut took.
     """
     records = {}
     for cls, state in announce.classes.items():
@@ -291,8 +295,10 @@ def _begun(
 
 
 def _begun_before_boot(record: ClassRecord, old: ClassRecord | None, *, known: bool) -> bool:
-    """Tell whether a link's start rests on an answer from before the boot. Without record, unknown but for
-    agreement.
+    """Tell whether a link may begin after messages that a power cut took: its leaf chose the start by an
+    answer of another boot. A lost epoch gives no such answer.
+
+    Without an old record a link counts as such if both sides had agreed (`known`).
     """
     if old is None:
         return record.boot != "" and known

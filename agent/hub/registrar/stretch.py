@@ -37,7 +37,7 @@ class Stretch(Struct):
     seq: int
     """Leaf sequence, 0 if the start is unknown."""
     hub_seq: int
-    """Aggregate sequence of that."""
+    """Aggregate sequence up to which `seq` is the newest."""
     linked_at: float = 0.0
     doubt_until: float | None = None
     """Until when the server may ask; None if complete."""
@@ -84,7 +84,11 @@ class Stretch(Struct):
         self._end_doubt()
 
     def read(self, held: HubPosition, stream: str) -> None:
-        """Note everything held as read. Clusters count received messages early."""
+        """Note everything held as read, except a position without hub sequence outside doubt.
+
+        A server of a cluster counts messages before its peers have them, and a peer may lead before it has
+        them.
+        """
         if self.doubt_until is None and not held.hub_seq and held.seq > self.seq:
             return
         self.seq = max(self.seq, held.seq)
@@ -94,12 +98,16 @@ class Stretch(Struct):
         self._end_doubt()
 
     def ended(self, held: HubPosition, last: int) -> None:
-        """Note the aggregate's end, which need not be read."""
+        """Note that the aggregate ended at `last` with nothing after `held`, so the rest need not be read."""
         if self.seq == held.seq:
             self.hub_seq = max(self.hub_seq, last)
 
     def reached(self, held: HubPosition, first: int) -> bool:
-        """Tell whether a read met everything held or the rest was purged; lagging replicas end early."""
+        """Tell whether a read to the aggregate's end met everything held, or the rest was purged (`first`).
+
+        A lagging replica ends early. A message of unknown place counts as missing unless more was purged than
+        read.
+        """
         return self.seq >= held.seq or (held.hub_seq or self.hub_seq + 1) < first
 
     def _end_doubt(self) -> None:
@@ -108,7 +116,7 @@ class Stretch(Struct):
 
     def lost(self, first: int, asked: float) -> SkippedRange | None:
         """Return the first gap that the leaf still holds, by its `first` sequence announced at `asked`, or
-        None.
+        None. Leaves discard from the beginning, so earlier gaps are explained.
         """
         self.gaps = [gap for gap in self.gaps if gap.last >= first]
         said = (gap for gap in self.gaps if asked > gap.found_at + ANSWER_SECONDS)
@@ -116,7 +124,7 @@ class Stretch(Struct):
 
 
 def follows(held: HubPosition, stretch: Stretch) -> bool:
-    """Tell whether nothing can be missing between."""
+    """Tell whether nothing can be missing between: the next message was seen in the aggregate."""
     return held.seq <= stretch.seq + (stretch.seq > 0 and held.hub_seq > 0)
 
 
@@ -128,7 +136,10 @@ def _filled(gap: SkippedRange, seq: int) -> bool:
 
 
 def stretch_at_start(record: ClassRecord, now: float) -> Stretch:
-    """Return a record's known part after unseen requests: up to the newest checkpoint."""
+    """Return a record's known part after unseen requests: up to the newest checkpoint of this epoch.
+
+    No checkpoint is proposed above read messages. An earlier epoch's may have a sequence of a lost store.
+    """
     held, known = record.held, (record.checkpoint, record.proposed)
     places = [
         place

@@ -123,7 +123,8 @@ async def limit_window(
 class Trimmer:
     """Purges streams if `allowed()` and emits `StreamTrimmed`.
 
-    `prepare` saves what only those messages hold; `note` records the purge before it may fail.
+    `prepare` saves what only those messages hold; `note` notes before a purge, which may fail,
+    that the hub holds these sequences.
     """
 
     def __init__(

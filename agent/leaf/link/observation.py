@@ -1,7 +1,7 @@
 """Defines link observations of a class. Times are monotonic seconds, sequences the leaf stream's.
 
 `lag: 0` proves nothing: after a restore and new data all cursors look correct although messages are missing.
-Only an earlier agreed message (checkpoint) shows that.
+Only an earlier agreed message (checkpoint) shows that. Before data has flowed, the cursors show it, too.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class HubComparison(Struct, frozen=True):
     """Last sequence after the answer."""
     cursor: int
     same_at_cursor: bool | None
-    """Whether both have the same message at the cursor; None if unknown."""
+    """Whether both have the same message at the cursor; None if none is there, or one has no id."""
     checkpoint: int
-    """Agreed checkpoint, 0 for none."""
+    """Leaf sequence of the agreed checkpoint, 0 for none."""
     has_checkpoint: bool
     """Whether the leaf holds it."""
     hub_agrees: bool | None
@@ -92,7 +92,9 @@ class LinkObservation(Struct, frozen=True):
 
 
 def difference(comparison: HubComparison) -> NewEpoch | None:
-    """Return the needed epoch, None without contradiction. It starts after the last agreed message."""
+    """Return the needed epoch, None without contradiction. It starts after the last agreed message, or at
+    the first; the tables drop duplicates.
+    """
     reason = _reason(comparison)
     if reason is None:
         return None
@@ -104,7 +106,8 @@ def agreed_start(comparison: HubComparison) -> int:
     """Return a start that loses nothing: after the highest common message.
 
     The message at the cursor proves that only while nothing flowed since a restore: no checkpoint is
-    disputed, or the cursor is below the acknowledged. A cursor below the checkpoint proves nothing.
+    disputed, or the cursor is below the acknowledged. A cursor below the checkpoint proves nothing, because
+    data may flow again from a lower floor.
     """
     start = checkpoint_start(comparison)
     untouched = comparison.hub_agrees is not False or _below_floor(comparison)
@@ -119,7 +122,7 @@ def agreed_start(comparison: HubComparison) -> int:
 
 
 def checkpoint_start(comparison: HubComparison) -> int:
-    """Return the sequence after the newest common checkpoint, else the first."""
+    """Return the sequence after the newest common checkpoint or `fallback`, else the first."""
     agreed = comparison.checkpoint if comparison.has_checkpoint and comparison.hub_agrees else 0
     return max(agreed, comparison.fallback) + 1
 
@@ -136,7 +139,7 @@ def confirmed(comparison: HubComparison) -> int:
 
 
 def discarded(comparison: HubComparison, confirmed_before: int) -> tuple[int, int] | None:
-    """Return the sequences that left the stream before the hub had them, None if unknown.
+    """Return the first and last sequence that left the stream before the hub had them, None if unknown.
 
     `confirmed_before` is the highest confirmed one of this epoch.
     """
@@ -184,8 +187,10 @@ def blocking_class(cls: str, priorities: Mapping[str, int], behind: Mapping[str,
 
 
 def may_repair_at(consumer: ConsumerInfo | None, due: NewEpoch | None, domain: float, own: float) -> float:
-    """Return the earliest epoch by `domain` and `own` limits. Gone consumers or a stuck hub do not wait for
-    each other.
+    """Return the earliest time of a new epoch, by the limits of the domain and of the class.
+
+    A restarted server lost the consumers of all classes, and a stuck hub takes nothing of several classes:
+    such classes do not wait for each other.
     """
     return own if consumer is None or (due is not None and due.reason is EpochReason.STALLED) else domain
 
@@ -207,9 +212,9 @@ class LinkMemory(Struct, frozen=True):
     listened_at: float = 0.0
     """The hub's last listening."""
     confirmed: int = 0
-    """Complete at the hub in this epoch."""
+    """Sequence up to which the hub has all of this epoch."""
     outstanding: int = 0
-    """Sent by `outstanding_at` and not taken since."""
+    """Last sequence sent by `outstanding_at`; the hub could take messages since and took none."""
     outstanding_at: float = 0.0
     stalls: int = 0
     """Useless epochs for that."""

@@ -111,8 +111,8 @@ async def note_lost_positions(
 async def note_stale_positions(js: JetStream, domain: str, classes: Iterable[str], current: State) -> None:
     """Note pull inputs whose position may be older than their data, from an older state copy.
 
-    Its last messages are trimmed, and no known run wrote the newest record. Call before storing. Raises
-    `ApiError` or `UnavailableError`.
+    Then messages after its last known one are trimmed, and no known run wrote the newest record. A position
+    in the stream itself is the newest. Call before storing. Raises `ApiError` or `UnavailableError`.
     """
     for cls in classes:
         acked = current.acked.get(cls)
@@ -144,8 +144,8 @@ async def last_still_held(js: JetStream, info: StreamInfo, acked: Acked | None, 
     """Return the last known sequence that a restored stream still holds, None if all.
 
     Raises `ApiError` or `UnavailableError`. Devices may have refilled the restored store; then the message at
-    the last known sequence differs, and later storage times are new. With a last time in the future only
-    agreed messages count.
+    the last known sequence differs, and messages stored after the last known time were not in the backup. A
+    last time in the future means a clock set back; then only messages agreed with the hub count.
     """
     if acked is None or acked.created != info.created:
         return None

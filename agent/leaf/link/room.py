@@ -72,7 +72,7 @@ class _Class:
         self.at = self.unconfirmed = self.held = self.size = 0.0
         self.first = self.last = 0
         self.wanted = 0
-        """Bytes of the last refused message, or 0."""
+        """Bytes of the largest refused message, 0 once the stream has room for it."""
         self.refused_at = -math.inf
         self.growth, self.inflow = _Rate(), _Rate()
 
@@ -91,7 +91,9 @@ class _Class:
             self.wanted = 0
 
     def is_at_limit(self, now: float) -> bool:
-        """Tell whether a batch, or the last refused message, does not fit."""
+        """Tell whether a batch or a refused message does not fit, or a refusal is less than `REFUSED_SECONDS`
+        old.
+        """
         batch = max(self.size, min(BATCH_BYTES, self.max_bytes / 20))
         full = self.unconfirmed > 0 and self.max_bytes - self.unconfirmed < batch
         return full or self.wanted > 0 or now - self.refused_at < REFUSED_SECONDS
@@ -132,7 +134,7 @@ class TimeToLoss:
         """Return seconds to a loss from stream, confirmed sequence (0: unknown), monotonic time and `free`
         disk bytes.
 
-        Infinity at a first look with space.
+        Infinity at a first look with space, since a rate needs two looks.
         """
         stream = self._classes[cls]
         stream.observe(info, confirmed, now)
@@ -162,7 +164,7 @@ class TimeToLoss:
         self.seconds[cls] = 0.0
 
     def trimmed(self, cls: str) -> None:
-        """Note a trim."""
+        """Note a trim, which ends the time after a refusal."""
         self._classes[cls].refused_at = -math.inf
 
     def held(self, cls: str) -> float:

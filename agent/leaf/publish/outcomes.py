@@ -76,7 +76,9 @@ class InFlight:
 
     @property
     def window_used(self) -> int:
-        """Return the number of batches, without those waiting for space in a new store."""
+        """Return the number of batches, without those waiting for space in a new store: other classes do not
+        wait for them.
+        """
         return sum(not batch.store_lost for batch in self._batches.values())
 
     @property
@@ -139,7 +141,7 @@ class Outcomes:
         self._counters: dict[tuple[str, str, bool], _Counters] = {}
         self._full_until: dict[str, float] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
-        """Start and length of refusal per class."""
+        """Start and length in seconds of the last pause per class."""
         self._refusing: dict[str, LogEdge] = {}
         self._lacking: dict[str, int] = {}
         """Largest message that a class's stream had no space for."""
@@ -226,7 +228,9 @@ class Outcomes:
         refusing.begin("local stream does not store", answer=text)
 
     def taken(self, batch: Batch, seq: int, message: RawMessage | None) -> None:
-        """Renumber a batch whose id a foreign message at `seq` has (None if gone)."""
+        """Enter and log a batch whose id a foreign `message` at `seq` has (None if gone). The caller sends
+        it under the next number.
+        """
         cls = batch.id.cls
         self._metrics.taken_ids.labels(cls).inc()
         self._ledgers[cls].refuse(batch.id.n, 0, TAKEN)

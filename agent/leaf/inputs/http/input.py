@@ -1,10 +1,12 @@
 """Accepts POSTed readings and answers once they are stored: the input `http`.
 
-It keeps no data: without 204 the sender still owns its readings. docs/inputs.md describes paths and statuses.
+It keeps no data: without 204 (OTLP: 200, `ack = "accepted"`: 202) the sender still owns its readings.
+docs/send.md describes the paths, docs/what-to-do.md the statuses.
 Routes are in `routes`: own JSON and NDJSON, Influx line protocol (`influx`), Prometheus remote write
 (`remote_write`) and OTLP (`otlp`).
 
-- Nothing is stored after a refusal. 504 means an unknown outcome, stored but not at the hub (`ack = "hub"`),
+- A refused request stores nothing in this attempt. With Influx, remote write and OTLP the valid rest of a
+  partly rejected request is stored. 504 means an unknown outcome, stored but not at the hub (`ack = "hub"`),
   or partly refused by rules; a repeat under the same `Idempotency-Key` resolves it.
 - 429 and 503 carry `Retry-After`. `/write` and remote write get 503 instead of 429, since their clients drop
   data at 4xx.

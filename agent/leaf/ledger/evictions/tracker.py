@@ -108,8 +108,9 @@ class EvictionTracker:
         return self._index.top
 
     def taken_up(self) -> None:
-        """Save the completed read; it is `loaded` unless too many messages were stored meanwhile. Raises
-        `OSError`.
+        """Save the completed read at once: of an eviction before that, only the sequence is known. It is
+        `loaded` unless too many messages were stored meanwhile; then those above `top` must be read too.
+        Raises `OSError`.
         """
         top = self.top
         complete = not self._overflowed

@@ -65,8 +65,8 @@ class _Answer(Struct):
 class CommandMirror:
     """Keeps the mirror over the current connection.
 
-    `api` is the hub's prefix, `programs` local positions, `announce` announces at once, `rest` saves
-    heartbeats.
+    `api` is the hub's prefix, `programs` local positions, `announce` announces at once, `rest` lets
+    the hub drop its consumer while there is no command.
     """
 
     def __init__(
