@@ -55,7 +55,7 @@ def load(lake: Place, name: str, upto: Sequence[StreamHistory], note: Note) -> t
 
 
 def behind(table: Table | None, upto: Sequence[StreamHistory]) -> Iterator[tuple[StreamHistory, int]]:
-    """Yield each history with the sequence up to which the table holds it, None for nothing."""
+    """Yield each history with the sequence up to which the table holds it, 0 for nothing."""
     for history in upto:
         yield history, 0 if table is None else _held(table, history)
 

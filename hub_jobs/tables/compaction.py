@@ -125,7 +125,9 @@ def rewrite(
 
 
 def compacted(lake: Place, table: Table, paths: Sequence[str]) -> list[PartFile]:
-    """Merge files into new files. Readings are sorted by series and time, a million rows at once."""
+    """Merge files into new files. Readings are sorted by series and time, a million rows at once, so
+    that a query of one device reads few row groups.
+    """
     if table.name != "readings":
         return rewrite(lake, table, paths)
     with PartWriter(lake, table.name) as writer:

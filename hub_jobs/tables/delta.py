@@ -98,7 +98,8 @@ class Table:
         return None if seconds is None else seconds * _SECOND
 
     def expire(self, paths: Sequence[str], since: int) -> None:
-        """Delete files whose rows all arrived before `since` (microseconds). `kept_since` never decreases.
+        """Delete files whose rows all arrived before `since` (microseconds). `kept_since` never decreases,
+        so it explains earlier deletions.
         Raises as `rewrite`.
         """
         seconds = max(since // _SECOND, self.offset(commits.KEPT_SINCE) or 0)

@@ -1,7 +1,7 @@
 """Reads tables, choosing files by the statistics in the Delta log.
 
-Spark reads them as Parquet with the log's schema; the driver reads a few columns with Arrow. The tables use
-no deletion vectors and no column mapping.
+Spark reads them as Parquet with the log's schema, because an inferred schema omits new columns. The driver
+reads a few columns with Arrow. The tables use no deletion vectors and no column mapping.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _READINGS: Final = {"hash_log": 11, "min_match": 6}
 smaller. Free text would grow by a sixth.
 """
 _TEXT_SHARE: Final = 5
-"""Compressed share above which a batch counts as free text."""
+"""A batch that packs to more than this part (a fifth) of its bytes counts as free text."""
 
 Entries = list[PendingChunk[Settlement]]
 

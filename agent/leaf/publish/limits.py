@@ -118,7 +118,9 @@ class BatchRate:
 
 
 class Lingers(Struct):
-    """Seconds that batches wait for more readings. Priority: `override`, input, class, `default`."""
+    """Seconds that batches wait for more readings although none is in flight; 0 for no wait. Priority:
+    `override`, input, class, `default`.
+    """
 
     inputs: Mapping[str, float] = field(default_factory=dict)
     classes: Mapping[str, float] = field(default_factory=dict)

@@ -5,8 +5,8 @@ the piece is settled, else `<piece> <lines> <size> <before><position>`. `<lines>
 lines, lowest bit first; `<size>` is the length of the position before (`-`: none). So the newest fragment of
 all streams has the full state.
 
-An input continues before a partly stored piece, which must end at the same place; its stored lines are left
-out.
+An input continues before a partly stored piece, which must end at the same place. Its stored lines are left
+out before the rules, which may have changed since, see them.
 """
 
 from __future__ import annotations

@@ -89,8 +89,9 @@ class Sender:
         """Send over `nc` within the scope: settle stored batches, resend others; later batches wait for the
         next connection.
 
-        Answers arrive below `inbox`; `look` reads a message. `stream_seq` has each stream's last sequence
-        when inspected, `stored` the subjects and ids found above `floor`. Raises `NatsError` or `OSError`.
+        Answers arrive below `inbox`; `look` reads a message. `stream_seq` is at most each stream's last
+        sequence when inspected, `stored` the subjects and ids found above `floor`. Raises `NatsError` or
+        `OSError`.
         """
         try:
             await nc.receive(f"{inbox}.*", self._on_reply)

@@ -114,9 +114,9 @@ def settled_files(table: Table, mark: TableMark, until: int) -> dict[str, bool]:
 
 
 def expired(table: Table, known: Mapping[str, bool], since: int, first: int) -> tuple[list[str], list[str]]:
-    """Return settled files whose rows all arrived before `since`, and of these the files below `first`.
+    """Return settled files whose rows all arrived before `since`, in two lists: from `first` on, and below.
 
-    Arrivals below `first` are impossible and mean unknown.
+    No row can have arrived before `first`, so the arrivals of the second list are unknown.
     """
     old = [file for file in _listed(table) if known.get(file.path) and file.last < since]
     return [file.path for file in old if file.last >= first], [file.path for file in old if file.last < first]

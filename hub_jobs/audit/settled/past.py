@@ -1,4 +1,6 @@
-"""Stores settled data in the table `settled`, replaced whole by each audit in one commit."""
+"""Stores settled data in the table `settled`. Each audit replaces all in one commit, so a killed audit leaves
+the data of the audit before it.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from agent.contract import COMMANDS_CHECKED, CommandKey, CommandsHeld
 
 MISSED_ANSWERS: Final = 3
-"""Consecutive answers that must show undelivered commands."""
+"""Consecutive answers by which the hub has delivered commands that the mirror lacks, before a new epoch."""
 
 
 class MirrorEpochReason(StrEnum):
@@ -40,7 +40,7 @@ class MirrorInfo(Struct, frozen=True):
     origin: str
     """Origin's creation time."""
     elsewhere: bool = False
-    """Whether its origin is in another account."""
+    """Whether it looks for its origin in another account."""
     newest: CommandKey | None = None
     """Newest present command."""
     created: str = ""

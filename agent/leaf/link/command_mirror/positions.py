@@ -18,7 +18,9 @@ from agent.contract import CommandKey
 
 VERSION: Final = 1
 HELD_UNTIL: Final = "2200-01-01T00:00:00Z"
-"""Pause end that marks a consumer without position."""
+"""Pause end that marks a consumer without position, because nothing else sets this time. The consumer gets
+its position before the pause is lifted.
+"""
 LEAVING_UNTIL: Final = "2201-01-01T00:00:00Z"
 """Pause end that marks a consumer of a mirror to be deleted."""
 _HELD, _LEAVING = datetime.fromisoformat(HELD_UNTIL), datetime.fromisoformat(LEAVING_UNTIL)
@@ -92,8 +94,9 @@ def placement(
 def acknowledged_above(position: ConsumerPosition, delivered: int, pending: int) -> list[int]:
     """Return commands acknowledged above the floor, if known.
 
-    All up to `delivered` were delivered, `pending` are open. The floor ends before the first open one, so one
-    is known. Commands delivered `max_deliver` times do not count as pending.
+    All up to `delivered` were delivered, `pending` are open. The server does not name open commands, but the
+    floor ends before the first: a single open command is known, several are not. Commands delivered
+    `max_deliver` times do not count as pending.
     """
     if pending != 1 or int(position.config.get("max_deliver") or 0) > 0:
         return []
