@@ -65,7 +65,8 @@ class NotLeadingError(UnavailableError):
 
 
 class Leadership:
-    """An agent's part in the lead, over two connections; `me` is its identity.
+    """An agent's part in the lead, over its connections, also to servers of other `cells`; `me` is its
+    identity among the agents of one server.
 
     The holder moves leaders of `streams` to other servers, which a takeover needs.
     """
@@ -218,7 +219,9 @@ class Leadership:
             self._election.observed(message.seq, parse_lease(message.data), _now())
 
     async def _lacked(self) -> Lease | None:
-        """Return another replica's lease, None if not found in time."""
+        """Return another replica's lease. None if not found in time: then its holder is waited for, and its
+        connections are not cut.
+        """
         try:
             async with timeout(_ANSWER_SECONDS):
                 data = (await read_copies(self._nc, [LEASE])).get(LEASE)

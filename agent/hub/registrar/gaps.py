@@ -95,7 +95,7 @@ class GapSearch:
                 stretch.settle(state.seq, seen.asked)
 
     async def look(self, domain: str, cls: str, record: ClassRecord, seen: Observation) -> Stretch:
-        """Return how far an epoch is complete."""
+        """Return how far an epoch is complete, by earlier reads while too many aggregates are read."""
         stretch, held, info = self._stretch(domain, cls, record, seen), record.held, seen.info
         if held is None or record.lost:
             return stretch

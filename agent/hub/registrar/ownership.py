@@ -52,7 +52,7 @@ class DomainOwnership:
         self._rivals[domain] = now
 
     def contested(self, domain: str, now: float) -> bool:
-        """Tell whether there was one lately."""
+        """Tell whether another machine lately announced the domain."""
         return now - self._rivals.get(domain, float("-inf")) < FRESH
 
     def settled(self, now: float) -> list[str]:
@@ -78,7 +78,7 @@ class DomainOwnership:
         return domain in self._runs and self._runs[domain].copied
 
     def is_copy(self, domain: str, run: str, now: float) -> bool:
-        """Count an announcement; tells whether it is from a copy."""
+        """Count an announcement; tells whether it is from a copy, not from the run that was there first."""
         runs = self._runs.setdefault(domain, _Runs())
         runs.heard = {other: at for other, at in runs.heard.items() if now - at < FRESH}
         if run != runs.current and run in runs.heard:
