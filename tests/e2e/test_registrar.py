@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import structlog
 from nats.aio.msg import Msg
-from nats.errors import NoRespondersError
 
 from agent.config import LeafMember
 from agent.contract import (
@@ -21,19 +20,16 @@ from agent.contract import (
     Answer,
     Checkpoint,
     ClassAnswer,
-    ContractError,
     announce_subject,
     batch_subject,
     link_consumer,
     new_run,
-    parse_announce,
 )
 from agent.hub.registrar import announcements, exchanges
 from agent.hub.registrar.announce_service import MAX_ANNOUNCE
 from agent.leaf.link.announcer import HubExchange
 from tests.harness.registrar import HubHand, LeafHand, flowing
 from tests.harness.streams import AGGREGATE
-from tests.harness.wait import until
 
 
 async def test_a_leaf_that_announces_itself_is_sourced_under_its_own_domain(
@@ -273,36 +269,3 @@ async def test_a_registrar_that_was_started_again_is_told_all(hub: HubHand, hand
             await answered(exchange, announce)
         assert [in_full(data) for data in seen] == [True, False, True]
         assert not registrar._problems.of(f"announcement of {hand.domain}")
-
-
-async def test_a_leaf_announces_in_full_to_a_hub_of_an_earlier_release(hub: HubHand, hand: LeafHand) -> None:
-    exchange = HubExchange(hand.nc, hand.domain, lambda _: None)
-    announce = await hand.announcement()
-    async with hub.registrar():
-        await answered(exchange, announce)
-
-    seen: list[bytes] = []
-
-    async def respond(msg: Msg) -> None:
-        seen.append(msg.data)
-        try:
-            parse_announce(msg.data, hand.domain)
-            row = json.loads(Answer().encode())
-        except ContractError as error:
-            row = json.loads(Answer(refused=str(error)).encode())
-        del row["exchange"]
-        await msg.respond(json.dumps(row).encode())
-
-    async def responds() -> bool:
-        try:
-            return (await hand.say(announce.encode())).refused is None
-        except NoRespondersError:
-            return False
-
-    earlier = await hub.nc.subscribe(announce_subject("*"), cb=respond)
-    await until(responds, "the leaf's server knows the responder")
-    seen.clear()
-    for _ in range(3):
-        await answered(exchange, announce)
-    assert [in_full(data) for data in seen] == [False, True, True, True], "one repeat, to no avail"
-    await earlier.unsubscribe()
