@@ -160,6 +160,7 @@ class Intake(Protocol):
     async def dead_letter(self, input_name: str, cls: str, letters: Sequence[Letter]) -> None:
         """Store invalid data of senders that can't be refused; excess letters are only counted.
 
+        Letters beyond the first message go into further ones, and are only counted if these are refused.
         Returns as `submit`. Raises `RefusedError` (neither stored nor counted) or `UnknownOutcomeError`.
         """
 

@@ -1,8 +1,8 @@
 """Assigns leaves' sources to aggregates, and rests idle classes.
 
-Assignments are stored and never move, as epochs would restart. An idle class's source is dropped to save
-heartbeats and readded at its first reading. That scan stops the aggregate for 35 microseconds a message, so
-classes rest only while cheap, or over metered links.
+An assignment is stored and stays while the leaf is in one cell, as a move restarts the epoch. An idle class's
+source is dropped to save heartbeats and readded at its first reading. That scan stops the aggregate for 35
+microseconds a message, so classes rest only while cheap, or over metered links.
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ class Aggregates:
         }
 
     def place(self, domain: str, classes: Sequence[str], moving: Collection[str] = ()) -> dict[str, str]:
-        """Return classes' aggregates: recorded, else with present source, else with space."""
+        """Return classes' aggregates: the recorded one, except for `moving` classes. Else that of the leaf's
+        cell with a present source, else one of the cell with space.
+        """
         leaf = self._fleet.leaves.get(domain)
         records = {} if leaf is None else leaf.classes
         kept = {cls: record.stream for cls, record in records.items() if cls not in moving}

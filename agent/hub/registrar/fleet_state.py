@@ -49,7 +49,9 @@ def spread_seconds(*leaves: int) -> float:
 
 
 class FleetState:
-    """All announced leaves; `revoked` ones have no sources."""
+    """All announced leaves; `revoked` ones have no sources. `cells` has the cell of each domain outside
+    the first cell.
+    """
 
     def __init__(self, revoked: Collection[str] = (), cells: Mapping[str, str] | None = None) -> None:
         self.revoked = frozenset(revoked)
