@@ -1,11 +1,11 @@
 """Defines ledger records (an agent's account per class and run) and dead letters.
 
 Dead letters travel on `tel.<domain>.<class>._dead.<input>` with batch headers, an `n` of the same series and
-`Petiole-Count` letters as NDJSON. In the ledger they count as accepted and dead, also those beyond the limit,
-which are in no message.
+`Petiole-Count` letters as NDJSON. In the ledger their `n` is among those stored. The letters count as
+accepted and dead, never as stored, also those beyond the limit, which are in no message.
 
 A letter is `{"at": …, "reason": …, "text": …}`, with `base64` for non-UTF-8, `size` in bytes if cut, and
-`omitted` for uncounted letters before it.
+`omitted` for the number of letters since the one before that were counted and not kept.
 """
 
 from __future__ import annotations

@@ -107,7 +107,9 @@ ACCOUNT: Final = "PETIOLE"
 HOME: Final = ""
 """The first cell."""
 USER_API: Final = "JS.petiole.API"
-"""Prefix of a user's view of streams. A prefix with `$` does not cross accounts (nats-server 2.15.1)."""
+"""Prefix of a user's view of streams. It is not `$JS.<domain>.API`, which the server maps itself
+(`findings/nats-import-under-the-servers-own-domain-is-dead.sh`).
+"""
 USER_CONSUMERS: Final = "user-"
 """Prefix of users' consumers."""
 
@@ -181,8 +183,9 @@ def user_consumer(user: str) -> str:
 
 
 def hub_api(*, tenant: bool) -> str:
-    """Return the hub's API for a leaf's command mirror. A tenant imports it without `$`
-    (nats-server 2.15.1).
+    """Return the hub's API for a leaf's command mirror. A tenant imports it under another
+    prefix than that of the server's own domain
+    (`findings/nats-import-under-the-servers-own-domain-is-dead.sh`).
     """
     prefix = api_prefix(HUB_DOMAIN)
     return prefix.removeprefix("$") if tenant else prefix
