@@ -36,7 +36,11 @@ _STALL_S: Final = 30
 _INACTIVE_S: Final = 120
 """The server deletes the consumer after this inactivity, which also limits a reader's pause."""
 
-_IDLE, _EXPIRED, _CONFLICT = 100, 408, 409
+_UNHEARD_S: Final = 5.0
+"""Time after which a consumer that no server of a cluster knows is gone."""
+_AGAIN_S: Final = 0.05
+
+_IDLE, _EXPIRED, _CONFLICT, _NO_RESPONDERS = 100, 408, 409, 503
 _TOO_LARGE: Final = "message size exceeds maxbytes"
 _COMPLETED: Final = "batch completed"
 
@@ -68,6 +72,9 @@ class RangeReader:
         self._pending = 0
         self._done = False
         self._too_large = False
+        self._asked: list[int] = []
+        self._opened_at = 0.0
+        self._unheard = False
         self._gaps: list[tuple[int, int]] = []
         self.server = ""
         """The consumer's server, in a cluster."""
@@ -98,6 +105,7 @@ class RangeReader:
             f"CONSUMER.CREATE.{self._stream}.{self._consumer}",
             {"stream_name": self._stream, "config": config, "action": "create"},
         )
+        self._opened_at = time.monotonic()
         self.server = str((answer.get("cluster") or {}).get("leader", ""))
         self.start = int(answer["delivered"]["stream_seq"]) + 1
         self._pending = int(answer.get("num_pending", 0))
@@ -122,6 +130,8 @@ class RangeReader:
                 self.check_first(stream_info(self._conn, self._stream).first_seq, start)
             if columns.seqs.size:
                 yield columns
+            elif self._unheard:
+                time.sleep(_AGAIN_S)
             elif not self._done and not self._too_large:
                 raise Unreachable(
                     f"stream {self._stream}: nothing after {self._position} came in {_STALL_S} s"
@@ -139,7 +149,7 @@ class RangeReader:
         A server that can't send for ten seconds disconnects, and a caller may be slow.
         """
         expected, came = self._pull(), 0
-        self._too_large = False
+        self._too_large = self._unheard = False
         pieces: list[Columns] = []
         while not self._done and came < expected:
             frames = Frames()
@@ -165,6 +175,7 @@ class RangeReader:
             batches = [1]
         else:
             batches = [rows for rows in (min(PULL_ROWS, left), min(PULL_ROWS, left - PULL_ROWS)) if rows > 0]
+        self._asked = batches
         for number, rows in enumerate(batches):
             request = {"batch": rows, "expires": _STALL_S * _SECOND_NS, "idle_heartbeat": _HEARTBEAT_NS}
             if not self._too_large:
@@ -207,6 +218,9 @@ class RangeReader:
             passed = int(header(answer.headers, b"Nats-Last-Stream") or 0) >= self._last
             self._done = self._done or (all_here and (passed or self._pending == 0))
             return 0
+        if code == _NO_RESPONDERS and self._new:
+            self._unheard = True
+            return self._asked[int(answer.subject.rpartition(b".")[2])]
         reason = text.lower() if code == _CONFLICT else ""
         self._too_large = self._too_large or reason == _TOO_LARGE
         if code == _EXPIRED or reason in (_TOO_LARGE, _COMPLETED):
@@ -214,6 +228,15 @@ class RangeReader:
         raise Unreachable(
             f"stream {self._stream}: the server ended the read at {self._position}: {code} {text}".rstrip()
         )
+
+    @property
+    def _new(self) -> bool:
+        """Whether other servers of a cluster may not know the consumer yet.
+
+        A server answers a request for which it knows no interest with 503, and interest crosses a route after
+        the consumer was created (seen on nats-server 2.15.1, server/client.go).
+        """
+        return not self._delivered and time.monotonic() < self._opened_at + _UNHEARD_S
 
     def _note_gaps(self, seqs: list[int]) -> None:
         before = self._position

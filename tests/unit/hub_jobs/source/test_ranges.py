@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hub_jobs.source import range_reader
 from hub_jobs.source.connection import Connection
 from hub_jobs.source.protocol import RangeLost, Unreachable
+from hub_jobs.source.range_reader import RangeReader
 from hub_jobs.source.server import Server
 from hub_jobs.source.streams import stream_info
 from tests.harness.stream_records import StreamRecord, read_range
@@ -200,6 +202,38 @@ def test_a_stream_that_is_deleted_under_the_reader_is_no_short_read(
         other.api("STREAM.DELETE.S")
     with pytest.raises(Unreachable, match="the server ended the read at 100"):
         rows(found)
+
+
+def test_a_new_consumer_of_which_the_server_has_not_heard_yet_is_asked_again(
+    server: PlainServer, conn: Connection, small_pulls: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_stream(conn, "S")
+    fill(server, "S.a", payloads(120))
+    reader = RangeReader(conn, "S", 1, 120, [], 1 << 20, False)
+    reader.open(None)
+    name = conn.api("CONSUMER.NAMES.S")["consumers"][0]
+    config = conn.api(f"CONSUMER.INFO.S.{name}")["config"]
+    conn.api(f"CONSUMER.DELETE.S.{name}")
+    pauses: list[float] = []
+
+    def comes_at_the_third_pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            with Connection(conn.server) as other:
+                other.api(f"CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": config})
+
+    monkeypatch.setattr(time, "sleep", comes_at_the_third_pause)
+    found = [seq for columns in reader.read() for seq in columns.seqs.tolist()]
+    assert found == list(range(1, 121))
+    assert len(pauses) == 3
+
+    monkeypatch.setattr(range_reader, "_UNHEARD_S", 0.0)
+    gone = RangeReader(conn, "S", 1, 120, [], 1 << 20, False)
+    gone.open(None)
+    for name in conn.api("CONSUMER.NAMES.S")["consumers"]:
+        conn.api(f"CONSUMER.DELETE.S.{name}")
+    with pytest.raises(Unreachable, match="the server ended the read at 0: 503"):
+        next(gone.read())
 
 
 def test_a_server_that_is_killed_or_restarted_under_the_reader_is_no_short_read(
