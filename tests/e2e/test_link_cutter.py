@@ -82,7 +82,22 @@ async def test_an_agent_that_does_not_lead_any_more_cuts_nothing(tmp_path: Path)
         assert await store.let_in() == OLD
 
 
-async def test_a_link_that_went_by_itself_is_not_cut_again(tmp_path: Path) -> None:
+async def test_a_link_that_its_server_reports_before_it_lists_it_is_cut(tmp_path: Path) -> None:
+    async with cutter_of(tmp_path, NEW) as (cutter, kicked, _):
+        await cutter.settle([], complete=True)
+        kicked.answers = [b'{"error": "no such client"}', b'{"error": "no such client"}']
+        await cutter.refuses(LinkEvent(LINK, "gone", "leaf", ""))
+        await cutter.settle([OTHER], complete=True)
+        assert not cutter.settled
+        await cutter.settle([OTHER], complete=True)
+        assert cutter.settled
+        assert kicked.asked == [7, 7, 7]
+
+
+async def test_a_link_that_went_by_itself_is_not_cut_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_cutter, "_UNLISTED_SECONDS", 0.0)
     async with cutter_of(tmp_path, NEW) as (cutter, kicked, _):
         await cutter.settle([], complete=True)
         kicked.answers = [b'{"error": "no such client"}']

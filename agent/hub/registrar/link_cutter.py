@@ -15,13 +15,15 @@ import structlog
 from nats.aio.client import Client
 
 from agent.base.logs import LogEdge, Sparse
-from agent.base.wait import bounded_gather
+from agent.base.wait import bounded_gather, loop_time
 from agent.hub.registrar.fleet_events import LinkEvent, LinkId
 from agent.hub.registrar.fleet_store import FleetStore
 from agent.jetstream import JetStreamError
 from agent.server.permissions import KICK
 
 _SECONDS: Final = 2.0
+_UNLISTED_SECONDS: Final = 2.0
+"""Time within which a server lists a link that it has reported."""
 
 log = structlog.get_logger("registrar")
 
@@ -42,6 +44,7 @@ class LinkCutter:
         self._compared = nc is None
         self._cleared: set[str] = set()
         self._unconfirmed: set[LinkId] = set()
+        self._unlisted_until: dict[LinkId, float] = {}
         self._failures, self._uncompared = Sparse(), LogEdge(log, error=True)
 
     @property
@@ -51,8 +54,9 @@ class LinkCutter:
 
     async def settle(self, links: Collection[LinkId], *, complete: bool) -> None:
         """Cut all links after a revocation, and remaining ones again; `complete` if all servers answered."""
-        asked = frozenset(self._unconfirmed)
-        self._unconfirmed -= asked - await self._cut(asked.intersection(links))
+        asked, now = frozenset(self._unconfirmed), loop_time()
+        self._unlisted_until = {link: until for link, until in self._unlisted_until.items() if until > now}
+        self._unconfirmed -= asked - await self._cut(asked.intersection({*links, *self._unlisted_until}))
         try:
             if not self._compared:
                 await self._compare(links, complete)
@@ -61,7 +65,10 @@ class LinkCutter:
             self._uncompared.begin("links not cut yet", reason=str(error))
 
     async def refuses(self, event: LinkEvent) -> bool:
-        """Cut a new link with a revoked key, from a server with an older configuration; returns whether."""
+        """Cut a new link with a revoked key, from a server with an older configuration; returns whether.
+
+        nats-server 2.15.1 reports a link before it lists and kicks it (server/auth.go, server/leafnode.go).
+        """
         domain = self._revoked.get(event.user)
         if domain is None:
             return False
@@ -69,7 +76,9 @@ class LinkCutter:
             "a link with a revoked key was let in and is cut: give the hub's server the new configuration",
             domain=domain,
         )
-        self._unconfirmed |= await self._cut([event.link])
+        if await self._cut([event.link]):
+            self._unlisted_until[event.link] = loop_time() + _UNLISTED_SECONDS
+            self._unconfirmed.add(event.link)
         return True
 
     async def _compare(self, links: Collection[LinkId], complete: bool) -> None:
