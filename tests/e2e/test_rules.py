@@ -281,9 +281,9 @@ async def test_at_level_accepted_a_deadband_moves_with_what_is_stored(
         one.leaf._publisher._levels = {"http": "accepted"}
         await one.leaf.intake.submit("http", "normal", chunk(("x", "t", 20.0)))
 
-        async def stored() -> bool:
-            return bool(await values(servers, "normal"))
+        def stored() -> bool:
+            return one.value("petiole_stored_readings_total", input="http", **{"class": "normal"}) == 1
 
-        await until(stored, "the reading is stored")
+        await until(stored, "the reading is acknowledged by the stream")
         await one.leaf.intake.submit("http", "normal", chunk(("x", "t", 20.5)))
         assert dropped(one, "rule-1", "deadband") == 1
