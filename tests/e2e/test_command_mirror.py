@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from agent.base.wait import loop_time
 from agent.contract import (
     COMMANDS,
     COMMANDS_BYTES,
@@ -248,6 +249,8 @@ async def test_a_mirror_that_has_no_room_is_tried_seldom_and_made_once_there_is(
             at_once.setattr(controller, "EPOCH_EVERY", 0.0)
             await mirror.look()
         monkeypatch.setattr(controller, "EPOCH_EVERY", 3600.0)
+        now = loop_time()
+        monkeypatch.setattr(controller, "loop_time", lambda: now)
         epochs = set()
         with capture_logs() as logs:
             for _ in range(4):
@@ -262,6 +265,7 @@ async def test_a_mirror_that_has_no_room_is_tried_seldom_and_made_once_there_is(
         assert len(epochs) <= 2, "that of the mirror which is gone, and that of the only try"
         await _resize(leaf, 2**20)
         monkeypatch.setattr(controller, "EPOCH_EVERY", 0.0)
+        monkeypatch.setattr(controller, "loop_time", lambda: now + 3600.0)
         await mirror.look()
         await answered(mirror, leaf)
         await mirror.look()

@@ -16,7 +16,7 @@ from msgspec import Struct
 from nats.aio.client import Client
 
 from agent.base.metrics import Metrics
-from agent.base.wait import event_within, loop_time
+from agent.base.wait import Backoff, event_within, loop_time
 from agent.contract import (
     COMMANDS,
     CommandsHeld,
@@ -47,8 +47,9 @@ from agent.leaf.state_file import StateFile
 LOOK_SECONDS: Final = 5.0
 LAGGING_SECONDS: Final = 0.5
 EPOCH_EVERY: Final = 5.0
-"""Seconds between new epochs, and before retrying a failed creation (up to 32 times as long)."""
-_MOST_DOUBLED: Final = 5
+"""Seconds between new epochs, and before the first retry of a failed creation."""
+_LONGEST: Final = 160.0
+"""Seconds before later retries at most."""
 
 log = structlog.get_logger("link")
 
@@ -87,8 +88,8 @@ class CommandMirror:
         self._fresh = False
         self._epoch_at: float | None = None
         self._failed: MirrorDecision | None = None
-        """Logs failed creations."""
-        self._failed_at, self._failures = 0.0, 0
+        """The sentence of a failed creation, shown until the next try."""
+        self._again_at, self._backoff = 0.0, Backoff(EPOCH_EVERY, _LONGEST)
         self._last = 0
         self._comparison = CommandComparison(state.current.command_agreed)
         self._answer: _Answer | None = None
@@ -168,7 +169,7 @@ class CommandMirror:
         nc, js = self._over
         try:
             mirror = await self._recorded(js)
-            if mirror is None and self._failed is not None and self._waits_to_make():
+            if mirror is None and self._failed is not None and loop_time() < self._again_at:
                 self._show(self._failed)
                 return
             decision = decide(self._observation(mirror))
@@ -187,18 +188,14 @@ class CommandMirror:
         except JetStreamError as error:
             self._show(_fault(error))
 
-    def _waits_to_make(self) -> bool:
-        doubled = 1 << min(self._failures - 1, _MOST_DOUBLED)
-        return loop_time() - self._failed_at < EPOCH_EVERY * doubled
-
     async def _try_to_make(self, nc: Client, js: JetStream, mirror: MirrorInfo | None, origin: str) -> None:
         try:
             await self._make(nc, js, mirror, origin)
         except JetStreamError as error:
-            self._failed, self._failed_at = _fault(error), loop_time()
-            self._failures += 1
+            self._failed, self._again_at = _fault(error), loop_time() + self._backoff.next()
             raise
-        self._failed, self._failures = None, 0
+        self._failed = None
+        self._backoff.reset()
 
     def _may_rest(self) -> bool | None:
         """Tell whether the hub may drop its consumer; None while silent."""
