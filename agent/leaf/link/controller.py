@@ -189,7 +189,7 @@ class LinkController:
         states = {link.state for link in self._status.classes.values()}
         if LinkState.REPAIRING in states:
             return _REPAIR_LOOK_SECONDS
-        due = [work.window.next_look for work in self._work.values() if work.window.next_look is not None]
+        due = [look for work in self._work.values() if (look := work.window.next_look) is not None]
         if due and self._uplink().up:
             return min(due)
         if states == {LinkState.FLOWING} and not self._resumed and not self.idle.any_idle:
@@ -211,7 +211,8 @@ class LinkController:
                     due += await self._carry_out(js, cls, epoch, decision)
             if due:
                 await bounded_gather(lambda pause: act.pause(js, self._domain, *pause), due)
-            await bounded_gather(lambda look: self._limit(js, due, *look), looks)
+            pauses = {cls: seconds for cls, _, seconds in due}
+            await bounded_gather(lambda look: self._limit(js, pauses.get(look[0]), *look), looks)
             self._resumed = any(not seconds for *_, seconds in due)
             if any(seconds for *_, seconds in due):
                 self._due.set()
@@ -277,33 +278,38 @@ class LinkController:
                 round_trip=self._announcing.round_trip,
             ),
         )
-        status, window = self._status.classes[cls], work.window
+        window = work.window
         moved = window.acknowledged - before.acknowledged
         if before.over[1] == epoch and moved > 0:
             self._status.count_arrived(cls, moved)
         self._metrics.links_in_vain.labels(cls).set(window.fruitless)
-        if window.fruitless < IN_VAIN:
-            status.not_arriving = ""
-        elif window.acknowledged + 1 != work.sized:
-            work.sized = window.acknowledged + 1
-            message = await js.get_message(contract.leaf_stream(self._domain, cls), seq=work.sized)
-            size_text = "" if message is None else f" ({len(message.data)} bytes)"
-            status.not_arriving = f"class {cls}, message {work.sized}{size_text}, {IN_VAIN} links in a row"
-        remembered, size = self._state.current.windows.get(cls, 0), work.window.size
+        await self._name_not_arriving(js, cls, window)
+        remembered, size = self._state.current.windows.get(cls, 0), window.size
         if not remembered / 2 < size < remembered * 2:
             self._state.current.windows[cls] = size
             self._state.mark()
 
+    async def _name_not_arriving(self, js: JetStream, cls: str, window: Window) -> None:
+        """Name the message that does not arrive; its size is read once."""
+        work, status, message = self._work[cls], self._status.classes[cls], window.acknowledged + 1
+        if window.fruitless < IN_VAIN:
+            status.not_arriving = ""
+        elif message != work.sized:
+            work.sized = message
+            stored = await js.get_message(contract.leaf_stream(self._domain, cls), seq=message)
+            size_text = "" if stored is None else f" ({len(stored.data)} bytes)"
+            status.not_arriving = f"class {cls}, message {message}{size_text}, {IN_VAIN} links in a row"
+
     async def _limit(
         self,
         js: JetStream,
-        pauses: list[tuple[str, str, float]],
+        pause: float | None,
         cls: str,
         epoch: str,
         consumer: ConsumerInfo | None,
         link: UplinkStatus,
     ) -> None:
-        pause = next((seconds for paused, _, seconds in pauses if paused == cls), None)
+        """Set the consumer's limit; `pause` has the seconds of this turn's pause, 0 for its end."""
         paused = pause if pause is not None else 0.0 if consumer is None else consumer.pause_remaining
         if consumer is None or not link.up or paused or epoch != self._state.current.epochs[cls]:
             return
