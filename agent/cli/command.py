@@ -239,14 +239,12 @@ async def _send(
     settings: Config, domain: str, app: str, verb: str, command: Command, patience: float, *, quiet: bool
 ) -> SentCommand:
     account_key(settings)
+    cell = cell_of_leaf(settings, domain)
     try:
-        async with (
-            timeout(_CONNECT_SECONDS) as connecting,
-            own_server(settings, cell_of_leaf(settings, domain)) as link,
-        ):
+        async with timeout(_CONNECT_SECONDS) as connecting, own_server(settings, cell) as link:
             connecting.reschedule(None)
             js = JetStream(link.nc)
-            watch = AnswerWatch(js, aggregates_of(settings, cell_of_leaf(settings, domain)), domain)
+            watch = AnswerWatch(js, aggregates_of(settings, cell), domain)
             if patience:
                 await watch.begin()
             try:
