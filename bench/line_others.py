@@ -73,8 +73,8 @@ class _Rsync:
 
 @asynccontextmanager
 async def rsync(directory: Path, way: Way) -> AsyncIterator[Side]:
-    """A daemon at the hub, and `rsync --append` to it in a loop. What it promises at the hub is a file that
-    nobody has synced."""
+    """A daemon at the hub, and `rsync --append` to it in a loop. Its result at the hub is a file that no
+    program has synced."""
     host, _, port = way.line.listen.rpartition(":")
     there, config = directory / "hub", directory / "rsyncd.conf"
     there.mkdir()
@@ -183,7 +183,7 @@ class _Tcp:
         threading.Thread(target=self._send, daemon=True).start()
 
     def take(self, listening: socket.socket) -> None:
-        """Take in what comes, on one connection after the other."""
+        """Take bytes in, on one connection after the other."""
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listening.accept()

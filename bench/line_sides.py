@@ -50,8 +50,8 @@ _AGAIN_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The line and its figures, by which a side is set up: bytes a second, the round trip in seconds, and
-    the bytes of a piece."""
+    """The line of a side and its figures: bytes a second, the round trip in seconds, and the bytes of a
+    piece."""
 
     line: Line
     rate: float
@@ -81,7 +81,7 @@ Opened = Callable[[Path, Way], AbstractAsyncContextManager[Side]]
 
 
 def piece(number: int, size: int) -> bytes:
-    """Bytes that no compression makes smaller, and of which each tells its number."""
+    """Return incompressible bytes that begin with their number."""
     return number.to_bytes(8, "big") + random.Random(number).randbytes(size - 8)
 
 

@@ -4,7 +4,7 @@ over which the kernel's TCP runs (`tests/faults/tools/line.py`; congestion contr
 
 A cell is a rate each way, a round trip, windows after which every connection is reset and for a second
 refused, and loss each way by chance. Before the run a backlog of pieces of random bytes is stored at the
-leaf, more than the line carries. *Goodput* is what the hub holds of it, distinct and equal to what was sent,
+leaf, more than the line carries. *Goodput* counts the distinct pieces at the hub that equal a sent piece,
 in payload bytes a second, when the line is cut at the end of the run or when all has come. The yardstick is
 plain TCP over the same line, which dials again at once and goes on where the hub is. *Crossed* are the bytes
 that reached the hub's end meanwhile, without segments that TCP itself repeated, beside the payload that the
@@ -127,7 +127,7 @@ CHOSEN: Final = (
     Cell(100e6, 0.02, 0.0, 0.0),
     Cell(100e6, 0.3, 60.0, 0.0),
 )
-"""The cells of the kept result: each rate, round trip, window and loss, and what is met together."""
+"""The cells of the kept result: each rate, round trip, window and loss, and common combinations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +240,8 @@ async def _arrives(side: Side, count: int, seconds: float) -> None:
 
 
 def rows(cell_: Cell, found: Mapping[str, Outcome]) -> list[Row]:
-    """The yardstick beside the rate; Petiole's goodput beside the yardstick's and each alternative's; what
-    crossed; what is lost and doubled."""
+    """The yardstick beside the rate; Petiole's goodput beside the yardstick's and each alternative's;
+    crossed bytes; lost and doubled pieces."""
     cell, ours, yardstick = cell_.name, found.get(OURS), found.get(YARDSTICK)
     made = []
     for name, outcome in found.items():

@@ -1,7 +1,7 @@
 """By the age of the tables: a pass of each job over the lake of 1,000 leaves after a month, a year and five
-years, of which 90 days are kept. A pass brings a tenth of a minute's readings, and each job is a whole
-process with the start of its session; `gaps` looks at two hours, and back at seven days of which `rollup`
-has made the windows. In turns over all lakes, after a turn over the first to warm up. `ingest` is not
+years; 90 days are kept. A pass brings a tenth of a minute's readings, and each job is a whole
+process with the start of its session; `gaps` looks at two hours, and back at seven days with windows
+of `rollup`. In turns over all lakes, after a turn over the first to warm up. `ingest` is not
 among them, because a stream has no age, nor `audit`: the rows of old files are not made, and what it takes
 on a settled past is [a benchmark of its own](benchmarks-all.md#audit).
 

@@ -159,7 +159,7 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
     yield f"{status['domain']}: {status['link']['sentence']}"
     if sent := status["link"].get("sent_bytes"):
         arrived = status["link"]["arrived_bytes"]
-        yield f"  sent over the link {sent / 1e6:.1f} MB, of which {arrived / 1e6:.1f} MB are new at the hub"
+        yield f"  sent over the link {sent / 1e6:.1f} MB; {arrived / 1e6:.1f} MB are new at the hub"
     yield from _trouble(status)
     for _, sentence in _states(status):
         yield f"  {sentence}"

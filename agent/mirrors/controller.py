@@ -175,7 +175,7 @@ class MirrorController:
         remotes: Mapping[Key, RemoteStream],
         verdicts: list[MirrorVerdict],
     ) -> None:
-        """Readd due sources, so the server asks their origins at once; recreate an empty mirror likewise."""
+        """Readd due sources, so the server asks their origins at once; recreate an empty mirror too."""
         nudged = [origin for origin, verdict in zip(copy.origins, verdicts, strict=True) if verdict.nudge]
         if not nudged:
             return

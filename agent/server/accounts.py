@@ -4,7 +4,7 @@ A tenant's account has its leaves' links only; exports and imports cross subject
 leaf's stream uses `$JS.<domain>.API`, the command mirror its own prefix (`hub_api`).
 
 A user is a program with an own account for streams and buckets. Permissions can't confine it: they can't
-match parts of tokens, and whoever makes a stream can take any subject. Readable streams are imported request
+match parts of tokens, and the maker of a stream can take any subject. Readable streams are imported request
 by request below `USER_API`; the agent makes the consumer, whose maker decides its deliver subject. A user's
 account may link to the same name at the hub, by JetStream domain; imports do not cross that link.
 """

@@ -1,8 +1,7 @@
-"""The records of an account: what an agent said of one run, what arrived of it, and what comes of both.
+"""Holds the records of an account: an agent's claims of one run, the arrived batches, and their comparison.
 
-Its agent promised what it acknowledged as stored. A run that was killed never says how it ended; what it
-had only accepted in memory was not promised and is an open tail, with its size as far as it is known, but
-no loss.
+An agent promises readings that it acknowledged as stored. A killed run never reports its end. Readings that
+it had only accepted in memory were not promised: they are an open tail and no loss. Its size may be unknown.
 """
 
 from __future__ import annotations

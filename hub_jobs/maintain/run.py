@@ -2,7 +2,7 @@
 
 It merges small files, drops old refined payloads of `bronze`, deletes old settled readings and old audits,
 and vacuums unreferenced files. Each step is one commit beside running jobs. It never drops a bronze row's
-identity and digest, by which repeats are recognised and the audit counts.
+identity and digest: repeats are recognised by them, and the audit counts them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decides which tables the jobs read and write, by an allow-list of Delta features.
 
 Delta obliges writers and readers of some features (PROTOCOL.md of delta-io/delta 4.0, "Requirements for
-Writers", "Table Features"). A feature that a table supports but does not use obliges nobody; its use is
-checked instead.
+Writers", "Table Features"). A feature that a table supports but does not use obliges no
+reader or writer; its use is checked instead.
 """
 
 from __future__ import annotations

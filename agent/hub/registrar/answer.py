@@ -76,7 +76,7 @@ def _known(held: HubPosition) -> tuple[int, bool, bool]:
 
 
 def held_at_start(held: HubPosition | None, state: CopyStatus | None, info: StreamInfo) -> HubPosition | None:
-    """Return what is still credible of `held` after the server's absence."""
+    """Return `held` if it is still credible after the server's absence, else None."""
     if held is None or info.last < held.last:
         return None
     if state is not None and 0 < state.seq < held.seq:

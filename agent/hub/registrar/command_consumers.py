@@ -149,8 +149,7 @@ class CellCommands:
         }
 
     async def begin(self) -> None:
-        """Make the streams that are missing; what was seen of them before has to be seen again. Raises
-        `ApiError` or `UnavailableError`."""
+        """Make missing streams and forget earlier looks at them. Raises `ApiError` or `UnavailableError`."""
         await bounded_gather(lambda js: js.ensure_stream(commands_config(self._replicas)), self._js.values())
         for stream in self._streams.values():
             stream.begin()

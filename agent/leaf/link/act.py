@@ -144,7 +144,7 @@ class Trimmer:
         self._unsaved = LogEdge(log, "state saved again", error=True)
 
     def epoch_begun(self, begun: EpochBegun) -> None:
-        """Forget what is saved; the stream may differ."""
+        """Forget the saved sequence; the stream may differ."""
         self._saved.pop(begun.cls, None)
 
     async def trim(self, js: JetStream, cls: str, info: StreamInfo, confirmed: int) -> None:

@@ -132,7 +132,7 @@ def looked(window: Window, look: WindowLook) -> Window:
 
 def _before_heartbeat(window: Window, look: WindowLook) -> int:
     """Return the limit until the first acknowledgement after a reset: enough to keep the line busy during the
-    silence before the heartbeat, then steps at the line's speed, of which one triggers the next request."""
+    silence before the heartbeat, then steps at the line's speed; a step triggers the next request."""
     silence = _HEARTBEAT_SECONDS + _SOON + _NEXT
     busy = max(window.size, round(window.speed * (silence + min(look.round_trip, LONGEST_ROUND_TRIP))))
     if look.now - window.fresh_at < silence:

@@ -272,7 +272,9 @@ class Catalogue:
             return origin.known.offset
         fits = copy.size < origin.known.offset and _head_fits(origin, copy)
         if fits is None:
-            self._name("twice", path, f"begins as {origin.path} did, of which more was read; {_WHOLE}")
+            self._name(
+                "twice", path, f"begins as {origin.path} did, and more of that file was read; {_WHOLE}"
+            )
         return copy.size if fits else 0
 
     def _take_over(self, seen: _Look) -> None:
@@ -399,7 +401,7 @@ class Catalogue:
                 reason = f"begins as before and differs within its first kilobyte; {_WHOLE}"
                 self._name("twice", file.path, reason)
             elif probe.size and (reader is None or probe.has_line_of(reader.fingerprint)):
-                reason = f"replaced a file that was read, and may be what was left of it; {_WHOLE}"
+                reason = f"replaced a file that was read, and may hold lines of that file; {_WHOLE}"
                 self._name("twice", file.path, reason)
             self._lose(one, file.path)
             if fits is None:
@@ -510,7 +512,7 @@ class Catalogue:
             self._name("twice", file.path, reason)
         elif any(_may_be_copied(one, file, probe) for one in self._without_file(seen)):
             self._name(
-                "twice", file.path, "may be a copy of a file of which more was read, and is read as well"
+                "twice", file.path, "may be a copy of a file that was read further, and is read as well"
             )
         self._add(known, file, seen)
 

@@ -127,7 +127,7 @@ class TailGroup:
         )
 
     def gather(self, now: float) -> ReadResult:
-        """Read a batch's pieces; repeats what was not taken. `now` in monotonic seconds."""
+        """Read a batch's pieces, and again the pieces that were not stored. `now` in monotonic seconds."""
         gathered = ReadResult()
         if now - self._scanned >= SCAN:
             self._scanned = now
@@ -242,7 +242,7 @@ class TailGroup:
         self._tries += 1
         if self._tries >= (_MANY_TRIES if self._catalogue.problems else _TRIES):
             self._give_up()
-            reason = "no longer has the lines of which a part was stored when the agent ended"
+            reason = "no longer has the lines that were stored in part when the agent ended"
             gathered.doubts += [Doubt("twice", where, reason), Doubt("lacks", where, reason)]
 
     def _give_up(self) -> None:

@@ -1,5 +1,5 @@
-"""Bodies, unpacked within bounds: of each body, and of all bodies together. A body of a few kilobytes may
-unpack to gigabytes. No I/O."""
+"""Unpacks bodies within bounds of each body and of all bodies together. A body of a few kilobytes may unpack
+to gigabytes. No I/O."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_FRAMES: Final = 4096
 
 
 class Body(NamedTuple):
-    """A body as its sender meant it, and how many bytes its readings may have."""
+    """An unpacked body, and the most bytes of its readings."""
 
     data: bytes
     room: int
@@ -65,13 +65,13 @@ class Hold:
         self._bytes -= count
 
     def release(self) -> None:
-        """Give all of it back."""
+        """Hold nothing more."""
         self._bodies.held -= self._bytes
         self._bytes = 0
 
 
 def dense(subject: str) -> HttpError:
-    """413 for a small body of which too much would be made."""
+    """Return a 413 for a small body that unpacks to too much."""
     text = (
         f"{subject} more than {MAX_RATIO} times the bytes that came, and more than {LEAST} bytes; send fewer "
     )
@@ -79,7 +79,7 @@ def dense(subject: str) -> HttpError:
 
 
 async def unpacked(body: bytes, head: RequestHead, hold: Hold) -> Body:
-    """Return a body as its sender meant it. Raises `HttpError`."""
+    """Return the unpacked body. Raises `HttpError`."""
     limit, room = head.limits.of(len(body))
     if head.encoding is None:
         return Body(body, room)

@@ -28,7 +28,7 @@ class BodyLimits(NamedTuple):
     """Of the readings made of it."""
 
     def of(self, received: int) -> BodyLimits:
-        """Return the limits of a body of which so many bytes came."""
+        """Return the limits of a body by its received bytes."""
         most = max(LEAST, MAX_RATIO * received)
         return BodyLimits(min(self.body, most), min(self.readings, most))
 
@@ -39,7 +39,7 @@ def line_limits(body: int) -> BodyLimits:
 
 
 def whole_limits(body: int) -> BodyLimits:
-    """Return the limits of what is decoded as a whole."""
+    """Return the limits of a body that is decoded as a whole."""
     return BodyLimits(min(body, MAX_ARRAY_BYTES), body)
 
 

@@ -1,5 +1,5 @@
-"""What a protocol of the HTTP input is: a route says what its bodies may be, what readings they hold, and how
-it answers. The handler does what all have in common."""
+"""Defines a protocol of the HTTP input as a route: its bodies, their readings and its answers. The handler
+does the common work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN: Final = "identity"
 
 
 class RouteSettings(Struct, frozen=True):
-    """What the routes of one input share."""
+    """Settings of all routes of one input."""
 
     domain: str
     body: int
@@ -65,8 +65,7 @@ class Route(ABC, Generic[_Decoded]):
     size_hint: ClassVar[str] = ""
     """What the answer 413 adds for a body above `MAX_ARRAY_BYTES`."""
     left_out_fault: ClassVar[str | None] = None
-    """The label under which `petiole_invalid_requests` counts what was left out, None for a protocol that
-    answers an error then."""
+    """The label of `petiole_invalid_requests` for omitted parts, None if the answer is an error."""
 
     def __init__(self, settings: RouteSettings) -> None:
         self._settings = settings

@@ -70,7 +70,7 @@ class NatsInput(ConfiguredInput[NatsOptions]):
             yield f"pending is {options.pending} bytes; take 64KiB at least"
 
     async def run(self, intake: Intake, stopping: asyncio.Event) -> None:
-        """Receive until `stopping`, then store and answer what has come."""
+        """Receive until `stopping`, then store and answer the received messages."""
         options = self._options
         self._intake, self._stopping = intake, stopping
         self._dropped = self._metrics.dropped.labels(options.name)

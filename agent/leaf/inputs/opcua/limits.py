@@ -116,7 +116,7 @@ class MessageLimits(TransportLimits):
 def bounded(client: Any) -> MessageLimits:
     """Apply these limits to a client's next connection.
 
-    The server is told the largest answer, so it refuses a request that it would answer in vain.
+    The server is told the largest answer, so it refuses a request with a larger answer.
     """
     client.max_messagesize = _MESSAGE_BYTES
     limits, make = MessageLimits(), client.uaclient._make_protocol

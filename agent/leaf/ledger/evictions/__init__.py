@@ -1,4 +1,4 @@
-"""Indexes batches in discarding streams, and judges what was evicted before it reached the hub. Pure.
+"""Indexes batches in discarding streams, and finds batches that were evicted before the hub had them. Pure.
 
 The index file has 40 bytes per message: sequence, batch number, readings, run (16 bytes), CRC-32. After a
 power cut the lost part is read from the stream.

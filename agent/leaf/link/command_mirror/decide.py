@@ -15,7 +15,7 @@ from msgspec import Struct
 from agent.contract import COMMANDS_CHECKED, CommandKey, CommandsHeld
 
 MISSED_ANSWERS: Final = 3
-"""Consecutive answers by which the hub has delivered commands that the mirror lacks, before a new epoch."""
+"""Consecutive answers about delivered commands that the mirror lacks, before a new epoch."""
 
 
 class MirrorEpochReason(StrEnum):
