@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -22,10 +22,7 @@ from agent.config import Config, ConfigError, load
 from agent.config.keys import SeedError, ensure_key, public_key, renew_key, seed_line
 from agent.contract import server_name
 from agent.leaf.inputs import OPTIONS
-from agent.server.setup import identities, key_file, link_key_file, user_link_key_file
-
-IDENTITY: Final = "identity.conf"
-"""Included by rendered configurations; see `agent.cli.site.rendering`."""
+from agent.server.setup import IDENTITY, identities, key_file, link_key_file, user_link_key_file
 
 
 def key_files(config: Config) -> dict[str, Path]:

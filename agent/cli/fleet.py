@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -21,22 +19,18 @@ import typer
 from typer.core import TyperGroup
 
 from agent.cli.configuration import (
-    DEFAULT_FILE,
-    VARIABLE,
     AsJson,
     ConfigFile,
-    Edit,
     account_key,
     configuration,
-    default_file,
     editing,
     end,
 )
-from agent.config import Config, ConfigError, aggregates_of, read_table
+from agent.config import Config, aggregates_of
 from agent.contract import HOME, ContractError, Exit, LeafState, check_domain
 
 if TYPE_CHECKING:
-    from agent.cli.site.edit import Enrolled
+    from agent.cli.members.edit import Enrolled
 
 
 class ListingGroup(TyperGroup):
@@ -63,21 +57,6 @@ Only = Annotated[
     typer.Option("--only", help="Only leaves in this state; may be given several times."),
 ]
 All = Annotated[bool, typer.Option("--all", help="On a terminal too, all rows, not those that fit.")]
-File = Annotated[
-    Path,
-    typer.Option(
-        "--config",
-        "-c",
-        help="The configuration of the hub's agent, or the topology it is rendered from; without it "
-        f"${VARIABLE}, else {DEFAULT_FILE}.",
-        default_factory=default_file,
-        show_default=False,
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="With a topology: the directory to render into.", show_default=False),
-]
 Domain = Annotated[str, typer.Argument(help="The domain of the leaf.", show_default=False)]
 Key = Annotated[
     str, typer.Argument(help="The public key that `petiole enrol` printed there.", show_default=False)
@@ -123,15 +102,14 @@ def listed(
 
 @app.command()
 def add(
-    config: File,
+    config: ConfigFile,
     domain: Who,
     key: Annotated[str, typer.Argument(help="Its public key.", show_default=False)] = "",
     classes: Classes = None,
     tenant: Annotated[str, typer.Option(help="The tenant in whose account it is.", show_default=False)] = "",
-    out: Out = None,
 ) -> None:
     """Let a leaf in."""
-    from agent.cli.site.edit import Enrolled, MemberError, added, enrolled
+    from agent.cli.members.edit import Enrolled, MemberError, added, enrolled
 
     if domain == "-":
         try:
@@ -144,20 +122,19 @@ def add(
     else:
         leaf = Enrolled(domain, key, tuple(classes or ()), tenant)
     _check(leaf)
-    applied = _change(config, out, leaf.domain, lambda text: added(text, leaf), f"{leaf.domain} is let in")
-    if applied and tenant:
+    _change(config, leaf.domain, lambda text: added(text, leaf), f"{leaf.domain} is let in")
+    if tenant:
         typer.echo(f"{leaf.domain} itself needs [link] tenant = true, or it gets no commands")
 
 
 @app.command()
-def replace(config: File, domain: Domain, key: Key, out: Out = None) -> None:
+def replace(config: ConfigFile, domain: Domain, key: Key) -> None:
     """Let a leaf in with another key, and shut out the old one."""
-    from agent.cli.site.edit import LEAVES, Enrolled, replaced
+    from agent.cli.members.edit import LEAVES, Enrolled, replaced
 
     _check(Enrolled(domain, key))
     _change(
         config,
-        out,
         domain,
         lambda text: replaced(text, LEAVES, domain, key),
         f"{domain} is let in with its new key only; its server dials with it once it is started again",
@@ -165,18 +142,18 @@ def replace(config: File, domain: Domain, key: Key, out: Out = None) -> None:
 
 
 @app.command()
-def revoke(config: File, domain: Domain, out: Out = None) -> None:
+def revoke(config: ConfigFile, domain: Domain) -> None:
     """Shut a leaf out and cut its link. What it sent stays, and what it has not sent, on its machine."""
-    from agent.cli.site.edit import LEAVES, revoked
+    from agent.cli.members.edit import LEAVES, revoked
 
-    _change(config, out, domain, lambda text: revoked(text, LEAVES, domain), f"{domain} is shut out")
+    _change(config, domain, lambda text: revoked(text, LEAVES, domain), f"{domain} is shut out")
 
 
 @app.command()
-def forget(config: File, domain: Domain, out: Out = None) -> None:
+def forget(config: ConfigFile, domain: Domain) -> None:
     """Shut a leaf out and remove what the hub knows of it, but nothing of what it sent."""
-    from agent.cli.site.apply import NotAppliedError, forget_leaf
-    from agent.cli.site.edit import LEAVES, forgotten
+    from agent.cli.members.apply import NotAppliedError, forget_leaf
+    from agent.cli.members.edit import LEAVES, forgotten
 
     try:
         check_domain(domain)  # its record is named by a subject, in which * would be those of all leaves
@@ -195,24 +172,21 @@ def forget(config: File, domain: Domain, out: Out = None) -> None:
             else f"the hub has no record of {domain!r}"
         )
 
-    applied = _change(
+    _change(
         config,
-        out,
         domain,
         lambda text: forgotten(text, LEAVES, domain),
         f"{domain} is shut out",
         f"{config} has no leaf {domain!r}",
         forget_record,
     )
-    if not applied:
-        typer.echo(f"then, on the hub: petiole fleet forget {domain} -c /etc/petiole.toml")
 
 
 @app.command()
 def split(config: ConfigFile) -> None:
     """Move leaves of a cell that has more than [registrar] cell_leaves into further cells. A leaf with
     commands that have not expired stays."""
-    from agent.cli.site.apply import (
+    from agent.cli.members.apply import (
         NotAppliedError,
         apply_members,
         apply_or_end,
@@ -220,7 +194,7 @@ def split(config: ConfigFile) -> None:
         edited_or_end,
         loaded_or_end,
     )
-    from agent.cli.site.edit import split as split_text
+    from agent.cli.members.edit import split as split_text
 
     with editing(config) as file:
         settings = configuration(config)
@@ -266,59 +240,30 @@ def _check(leaf: Enrolled) -> None:
 
 def _change(
     path: Path,
-    out: Path | None,
     domain: str,
     edit: Callable[[str], str],
     done: str,
     unchanged: str = "",
     then: Callable[[Config], None] = lambda _: None,
-) -> bool:
-    """Edit a file's leaves under lock, then reload the hub's agent or render the topology.
+) -> None:
+    """Edit a configuration's leaves under lock, and reload the hub's agent.
 
-    Prints `done`, or `unchanged` if given; then calls `then` with the hub's configuration. Returns whether
-    the file is a configuration.
+    Prints `done`, or for an unchanged text `unchanged` if given; then calls `then` with the configuration.
     """
-    from agent.cli.site.apply import edited_or_end, loaded_or_end
+    from agent.cli.members.apply import edited_or_end, loaded_or_end
 
     with editing(path) as file:
-        try:
-            table = read_table(path)
-        except ConfigError as error:
-            end(error.problems)
         text = edited_or_end(file, edit)
-        is_unchanged = bool(unchanged) and text == file.text
-        if "role" not in table:
-            if is_unchanged:
-                typer.echo(unchanged)
-            _render(file, text, out, done)
-            return False
-        if out is not None:
-            end(["--out is for a topology, and this is the configuration of an agent"])
         settings = loaded_or_end(path, text)
         if settings.role != "hub":
             end(["leaves are let in at the hub; name the hub's configuration with -c"])
         file.store(text)
-        _apply(settings, domain, unchanged if is_unchanged else done)
+        _apply(settings, domain, unchanged if unchanged and text == file.text else done)
         then(settings)
-        return True
-
-
-def _render(file: Edit, text: str, out: Path | None, done: str) -> None:
-    from agent.cli.render import render_or_end
-
-    if out is None:
-        end(["name the directory that this topology is rendered into with --out"])
-    written = render_or_end(lambda: tomllib.loads(text), out, partial(file.store, text))
-    changed = [name for name in written.changed if name.startswith("hub")]
-    if changed:
-        typer.echo(f"{done} once these are in place on the hub:")
-    for name in changed:
-        how = "nats-server --signal reload" if name.endswith(".conf") else "kill -HUP its agent"
-        typer.echo(f"  {out / name}, then: {how}")
 
 
 def _apply(settings: Config, domain: str, done: str) -> None:
-    from agent.cli.site.apply import apply_members, apply_or_end, fleet_of, unsent
+    from agent.cli.members.apply import apply_members, apply_or_end, fleet_of, unsent
 
     left = unsent(fleet_of(settings), domain)
     apply_or_end("the hub's agent", settings, apply_members(settings), done)

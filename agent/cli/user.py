@@ -49,7 +49,7 @@ def add(
 ) -> None:
     """Let a program in."""
     from agent.base.machine import unwritable
-    from agent.cli.site.edit import NewUser, added
+    from agent.cli.members.edit import NewUser, added
     from agent.config.keys import SeedError, ensure_key
     from agent.server.setup import key_file
 
@@ -80,7 +80,7 @@ def replace(
     key: Annotated[str, typer.Argument(help="Its new public key.", show_default=False)],
 ) -> None:
     """Let a program in with another key, and shut out the old one."""
-    from agent.cli.site.edit import USERS, replaced
+    from agent.cli.members.edit import USERS, replaced
 
     _change(config, lambda text: replaced(text, USERS, name, key), f"{name} is let in with its new key only")
 
@@ -88,7 +88,7 @@ def replace(
 @app.command()
 def revoke(config: ConfigFile, name: Name) -> None:
     """Shut a program out and end its connections. Its streams stay."""
-    from agent.cli.site.edit import USERS, revoked
+    from agent.cli.members.edit import USERS, revoked
 
     _change(config, lambda text: revoked(text, USERS, name), f"{name} is shut out; its streams stay")
 
@@ -96,7 +96,7 @@ def revoke(config: ConfigFile, name: Name) -> None:
 @app.command()
 def forget(config: ConfigFile, name: Name) -> None:
     """Shut a program out and remove its account. Its streams stay on disk until its name is let in again."""
-    from agent.cli.site.edit import USERS, forgotten
+    from agent.cli.members.edit import USERS, forgotten
 
     _change(
         config,
@@ -108,7 +108,7 @@ def forget(config: ConfigFile, name: Name) -> None:
 
 def _change(path: Path, edit: Callable[[str], str], done: str, unchanged: str = "") -> Config:
     """Edit a file's users and reload the agent. Prints `done`, or `unchanged` if given."""
-    from agent.cli.site.apply import apply_or_end, apply_users, edited_or_end, loaded_or_end
+    from agent.cli.members.apply import apply_or_end, apply_users, edited_or_end, loaded_or_end
 
     with editing(path) as file:
         text = edited_or_end(file, edit)

@@ -43,8 +43,10 @@ def _cluster(config: Config) -> Iterator[Problem]:
     if config.role != "hub":
         yield Problem("nats.cluster", "a leaf's server stands alone", "set it on the hub")
         return
-    if config.nats.server == "external":
-        yield embedded_only("nats.cluster", "write a cluster block into the configuration of that server")
+    if config.nats.server == "external" and not cluster.name:
+        yield Problem(
+            "nats.cluster.name", "is missing, and its servers need different names", 'write name = "a"'
+        )
     if len(cluster.routes) % 2 == 0:
         yield Problem(
             "nats.cluster.routes",
@@ -106,8 +108,6 @@ def _extra(config: Config) -> Iterator[Problem]:
 
     added = [("extra", nats.extra, TAKEN[config.role]), ("remote", nats.remote, TAKEN["remote"])]
     for name, table, rendered in added:
-        if table and nats.server == "external":
-            yield embedded_only(f"nats.{name}", "write it into the configuration of that server")
         for key, stood, remedy in extra_problems(table, rendered):
             yield Problem(f"nats.{name}.{key}", stood, remedy)
     if nats.remote and hub:

@@ -38,7 +38,7 @@ class Mqtt(Struct, forbid_unknown_fields=True):
 
 
 class Cluster(Struct, forbid_unknown_fields=True):
-    """The cluster that a hub's embedded server is one of, with a hub's agent beside each (role hub); there is
+    """The cluster of a hub's server (role hub), with a hub's agent beside each embedded server; there is
     none without `routes`. The file, of mode 0600, holds the password that all its servers show each other.
     With a certificate, its key and the authority of all of them they also speak TLS. Each then has to show a
     certificate of that authority."""
@@ -65,8 +65,8 @@ class Cluster(Struct, forbid_unknown_fields=True):
 
 class Nats(Struct, forbid_unknown_fields=True):
     """The local nats-server: run by the agent (`embedded`) or there already (`external`). `apps` are programs
-    on this machine that have commands of their own; `extra` is added to the embedded server's configuration,
-    `remote` to a leaf's remote in it."""
+    on this machine that have commands of their own; `extra` is added to the rendered configuration of
+    the server, `remote` to a leaf's remote in it."""
 
     server: Literal["embedded", "external"] = "embedded"
     listen: str = "127.0.0.1:4222"

@@ -11,6 +11,7 @@ from agent import contract
 from agent.base.files import is_there
 from agent.base.http.access import AccessError, tls_context
 from agent.base.listen_sockets import obstacle
+from agent.base.nats_server import Variable
 from agent.base.storage import FLUSHING, file_system
 from agent.config import Config, LeafMember, aggregates, cells, listen_address
 from agent.config.checks import server_listeners
@@ -29,6 +30,9 @@ from agent.server.values import (
     ServerConfig,
 )
 from agent.server.workspace import Workspace
+
+IDENTITY = "identity.conf"
+"""Included by the configuration of an external server, written by `petiole enrol`."""
 
 
 class Identities(Struct, frozen=True):
@@ -49,7 +53,7 @@ def identities(config: Config) -> Identities:
     """Return the configured or own seeds."""
     own = "agent" if config.role == "leaf" else "registrar"
     account, system = config.nats.seed_file or key_file(config, own), config.nats.system_seed_file
-    if config.nats.server == "external":
+    if _external(config):
         return Identities(account, system)
     rest = {cell: key_file(config, f"{own}_{cell}") for cell in cells(config) if cell != contract.HOME}
     return Identities(account, system or key_file(config, f"{own}_system"), rest)
@@ -66,14 +70,16 @@ def server_directory(config: Config) -> Path:
 
 def taken_ports(config: Config) -> list[str]:
     """Return why ports are unavailable, a sentence each; none while it runs."""
-    if config.nats.server == "external" or process_of(Workspace(server_directory(config)).configuration):
+    if _external(config) or process_of(Workspace(server_directory(config)).configuration):
         return []
     found = {key: obstacle(listen_address(listen)) for key, listen in server_listeners(config)}
     return [f"{key}: {problem}" for key, problem in found.items() if problem is not None]
 
 
 def server_config(config: Config, machine: str, removed: Iterable[str] = ()) -> ServerConfig:
-    """Return the embedded server's values, making own missing keys; `removed` classes had streams.
+    """Return the server's values; `removed` classes had streams.
+
+    Makes missing own keys of an embedded server; for an external server names the variables of `IDENTITY`.
 
     Raises `SeedError`, `OSError` or `RenderError`, also for missing configured keys.
     """
@@ -89,15 +95,21 @@ def check_keys(config: Config) -> None:
 
 
 def _key(config: Config, given: Path | None, name: str) -> str:
-    """Return an identity's public key."""
+    """Return an identity's public key, or its variable for an external server."""
+    if _external(config):
+        return Variable(f"${name.upper()}_KEY")
     return ensure_key(key_file(config, name)) if given is None else public_key(given)
 
 
+def _external(config: Config) -> bool:
+    return config.nats.server == "external"
+
+
 def _hub(config: Config, machine: str) -> HubConfig:
-    nats, files = config.nats, Workspace(server_directory(config))
-    cluster = nats.cluster
+    nats, files = config.nats, None if _external(config) else Workspace(server_directory(config))
     return HubConfig(
-        server_name=contract.server_name(contract.HUB_DOMAIN, cluster.name or machine),
+        server_name=contract.server_name(contract.HUB_DOMAIN, nats.cluster.name or machine),
+        identity=IDENTITY if _external(config) else "",
         store_dir=store_directory(config),
         max_file_store=int(config.nats.max_file_store),
         registrar=_key(config, nats.seed_file, "registrar"),
@@ -113,8 +125,8 @@ def _hub(config: Config, machine: str) -> HubConfig:
         sync_seconds=hub_sync_seconds(config),
         cluster=_cluster(config) if config.nats.cluster.on else None,
         extra=config.nats.extra,
-        pid_file=files.pid,
-        log_file=files.log,
+        pid_file=None if files is None else files.pid,
+        log_file=None if files is None else files.log,
     )
 
 
@@ -155,9 +167,10 @@ def leaf_users(members: Iterable[LeafMember]) -> tuple[LeafUser, ...]:
 
 def _leaf(config: Config, machine: str, removed: tuple[str, ...]) -> LeafConfig:
     nats = config.nats
-    _key(config, nats.link_seed_file, "link")
+    _key(config, nats.link_seed_file, "link")  # makes a missing one
     return LeafConfig(
-        server_name=contract.server_name(config.domain, machine),
+        server_name="" if _external(config) else contract.server_name(config.domain, machine),
+        identity=IDENTITY if _external(config) else "",
         domain=config.domain,
         store_dir=store_directory(config),
         max_file_store=int(config.nats.max_file_store),
@@ -181,12 +194,12 @@ def _leaf(config: Config, machine: str, removed: tuple[str, ...]) -> LeafConfig:
     )
 
 
-def account_users(config: Config, *, make_keys: bool = True) -> tuple[AccountUser, ...]:
-    """Return users, making missing link keys. Raises `SeedError` or `RenderError`."""
+def account_users(config: Config) -> tuple[AccountUser, ...]:
+    """Return users, making missing link keys of an embedded server. Raises `SeedError` or `RenderError`."""
     found = []
     for user in config.users:
         link = user_link_key_file(config, user.name) if user.linked else None
-        if link is not None and make_keys:
+        if link is not None and not _external(config):
             ensure_key(link)
         on_leaf = config.role == "leaf"
         reads = [contract.leaf_stream(config.domain, cls) for cls in user.reads] if on_leaf else user.reads

@@ -1,16 +1,16 @@
-"""docs/configuration.md is what the types of the configuration say; the example of a rendered site in
-deploy/nats is what rendering makes now, and nothing in it is secret."""
+"""docs/configuration.md is what the types of the configuration say; the examples in
+deploy/nats are what rendering makes now, and nothing in it is secret."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
 from msgspec.structs import fields
 
-from agent.cli.render import write
-from agent.config import read_table
-from agent.leaf.inputs import OPTIONS
+from agent.cli.configuration import read
+from agent.cli.render import rendered
 from deploy import reference
 
 
@@ -38,11 +38,13 @@ def test_no_sentence_is_of_a_key_that_is_gone() -> None:
 NATS = Path(__file__).parents[2] / "deploy" / "nats"
 
 
-def test_the_example_is_what_is_rendered(tmp_path: Path) -> None:
-    write(read_table(NATS / "site.toml"), tmp_path, OPTIONS)
-    rendered = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    committed = {path.name: path.read_text() for path in (NATS / "site").iterdir()}
-    assert committed == rendered, "petiole render deploy/nats/site.toml --out deploy/nats/site"
+@pytest.mark.parametrize("machine", ["hub", "leaf"])
+def test_the_example_is_what_is_rendered(machine: str) -> None:
+    texts = rendered(read(NATS / machine / "petiole.toml"))
+    assert {path.name for path in (NATS / machine).iterdir()} == {*texts, "petiole.toml"}
+    for name, (text, _) in texts.items():
+        command = f"petiole render -c deploy/nats/{machine}/petiole.toml --out deploy/nats/{machine}"
+        assert (NATS / machine / name).read_text() == text, command
 
 
 def test_the_example_holds_no_seed_and_no_password() -> None:

@@ -1,10 +1,10 @@
 """The whole files of docs/use-cases.md, and of inputs, can be used as they stand; the configurations of
-docs/fleet.md and docs/security.md are taken, and their commands do what is said."""
+docs/fleet.md and docs/security.md are taken, and rendered."""
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -67,32 +67,14 @@ def blocks(text: str, kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def test_the_commands_for_a_topology_go_well_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    site, _cluster = blocks(FLEET, "toml")
-    Path("site.toml").write_text(site)
-    lines = [line for block in blocks(FLEET, "sh") for line in block.splitlines() if "site.toml" in line]
-    assert len(lines) == 6
-    for number, line in enumerate(lines):
-        command = shlex.split(line.replace("U…", key_of(number)), comments=True)
-        assert command[0] == "petiole"
-        done = CliRunner().invoke(app, command[1:])
-        assert done.exit_code == 0, (line, done.output)
-    left = tomllib.loads(Path("site.toml").read_text())["leaf"]
-    assert [one["domain"] for one in left if not one.get("forgotten")] == ["edge-1"]
-    assert "# where leaves dial" in Path("site.toml").read_text()
-    assert Path("site/README.md").exists()
-
-
-def test_the_cluster_is_rendered(tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text(blocks(FLEET, "toml")[1])
-    done = CliRunner().invoke(app, ["render", str(tmp_path / "site.toml"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    assert {"hub-a.conf", "hub-b.conf", "hub-c.conf", "cluster.conf"} <= {
-        path.name for path in (tmp_path / "out").iterdir()
-    }
+def test_the_server_of_its_own_is_rendered(tmp_path: Path) -> None:
+    (text,) = blocks(FLEET, "toml")
+    file = tmp_path / "petiole.toml"
+    file.write_text(text)
+    for command in (["render", "--out", str(tmp_path)], ["fleet", "add", "edge-1", key_of(1)]):
+        done = CliRunner().invoke(app, [*command, "-c", str(file)])
+        assert done.exit_code == 0, done.output
+    assert f"store_dir: {json.dumps('/var/lib/nats')}" in (tmp_path / "nats.conf").read_text()
 
 
 def test_what_is_added_to_servers_is_taken() -> None:

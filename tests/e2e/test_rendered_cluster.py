@@ -1,7 +1,8 @@
-"""A hub of three servers, as it is rendered."""
+"""A hub of three servers with rendered configurations, which no agent runs."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from contextlib import AsyncExitStack
@@ -19,20 +20,29 @@ from tests.harness.certificates import Authority
 from tests.harness.configured import ConfiguredServer, closed
 from tests.harness.wait import until
 
-SITE = """
-[hub]
-urls = ["nats-leaf://127.0.0.1:7422"]
+CONFIG = """
+role = "hub"
+domain = "hub"
 state_dir = "{directory}/state"
-store_dir = "{directory}/store"
-max_file_store = "2GiB"
-config = {{ registrar = {{ max_bytes = "1GiB" }} }}
-"""
-SERVER = """
-[[hub.server]]
-name = "{name}"
+
+[registrar]
+max_bytes = "1GiB"
+replicas = 3
+
+[nats]
+server = "external"
 listen = "127.0.0.1:{port}"
+seed_file = "{directory}/state/keys/registrar.nk"
+system_seed_file = "{directory}/state/keys/registrar_system.nk"
+store_dir = "{directory}/{name}/store"
+max_file_store = "2GiB"
 leaf_listen = "127.0.0.1:{leaf_port}"
-cluster_listen = "127.0.0.1:{cluster_port}"
+
+[nats.cluster]
+name = "{name}"
+listen = "127.0.0.1:{route}"
+routes = {routes}
+password_file = "{directory}/password"
 """
 
 
@@ -44,29 +54,31 @@ async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Pa
         authority = Authority(tmp_path)
         cert, key = authority.signed("cluster", 3600)
         files = {"cert": cert, "key": key, "ca": authority.file}
-        more = "".join(f'cluster_tls_{name} = "{file}"\n' for name, file in files.items())
-    site, out = tmp_path / "site.toml", tmp_path / "out"
-    site.write_text(
-        SITE.format(directory=tmp_path)
-        + more
-        + "".join(
-            SERVER.format(name=name, port=port, leaf_port=free_port(), cluster_port=free_port())
-            for name, port in ports.items()
+        more = "".join(f'tls_{name} = "{file}"\n' for name, file in files.items())
+    (tmp_path / "password").write_text("secret-of-the-three\n")
+    (tmp_path / "password").chmod(0o600)
+    routes = {name: free_port() for name in "abc"}
+    addresses = json.dumps([f"127.0.0.1:{route}" for route in routes.values()])
+    for name, port in ports.items():
+        file = tmp_path / f"{name}.toml"
+        text = CONFIG.format(
+            directory=tmp_path,
+            name=name,
+            port=port,
+            leaf_port=free_port(),
+            route=routes[name],
+            routes=addresses,
         )
-    )
-    for command in (["render", str(site), "--out", str(out)], ["enrol", "-c", str(out / "hub.toml")]):
-        done = CliRunner().invoke(app, command)
-        assert done.exit_code == 0, done.output
+        file.write_text(text + more)
+        for command in (["render", "--out", str(tmp_path / name)], ["enrol"]):
+            done = CliRunner().invoke(app, [*command, "-c", str(file)])
+            assert done.exit_code == 0, done.output
     servers: list[ConfiguredServer] = []
     async with AsyncExitStack() as stack:
         for name, port in ports.items():
             directory = tmp_path / name
-            directory.mkdir()
-            for file in ("identity.conf", "cluster.conf"):
-                shutil.copy(out / file, directory)
-            # The three stand on one machine here, which they would not elsewhere.
-            text = (out / f"hub-{name}.conf").read_text().replace(f"{tmp_path}/store", f"{directory}/store")
-            server = ConfiguredServer(directory, name, port, text)
+            shutil.copy(tmp_path / "identity.conf", directory)
+            server = ConfiguredServer(directory, name, port, (directory / "nats.conf").read_text())
             stack.push_async_callback(server.kill)
             await server.start()
             servers.append(server)
@@ -92,15 +104,14 @@ async def test_three_servers_find_each_other_and_let_no_stranger_in(tmp_path: Pa
 
         await until(together, "all three are one cluster")
         stranger = tmp_path / "stranger"
-        shutil.copytree(tmp_path / "a", stranger, ignore=shutil.ignore_patterns("store", "out"))
-        secret = (out / "cluster.conf").read_text().split('password: "')[1].split('"')[0]
-        routes = stranger / "cluster.conf"
+        shutil.copytree(tmp_path / "a", stranger, ignore=shutil.ignore_patterns("store"))
+        include = stranger / "cluster.conf"
         text = (stranger / "server.conf").read_text().replace('"hub-a"', '"hub-x"')
         if tls:  # it knows the password, and has no certificate
             text, count = re.subn(r"  tls: \{[^}]*\}\n", "", text)
             assert count == 1
         else:
-            routes.write_text(routes.read_text().replace(secret, "guessed"))
+            include.write_text(include.read_text().replace("secret-of-the-three", "guessed"))
         port = free_port()
         text = text.replace(str(ports["a"]), str(port)).replace(f"{tmp_path}/a/", f"{stranger}/")
         for address in re.findall(r'listen: "127.0.0.1:(\d+)"', text)[1:]:

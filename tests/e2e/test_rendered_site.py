@@ -21,67 +21,68 @@ from tests.harness.agent_process import Agent
 from tests.harness.wait import wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
-SITE = """
-tenants = ["acme"]
+CONFIG = """
+role = "{role}"
+domain = "{domain}"
+state_dir = "{one.state}"
+admin = {{ listen = "127.0.0.1:{one.admin_port}" }}
 
-[hub]
-urls = ["nats-leaf://127.0.0.1:{leaf_port}"]
-state_dir = "{hub.state}"
-store_dir = "{hub.directory}/store"
+[nats]
+server = "external"
+listen = "127.0.0.1:{one.nats_port}"
+seed_file = "{one.state}/keys/{name}.nk"
+system_seed_file = "{one.state}/keys/{name}_system.nk"
+store_dir = "{one.directory}/store"
 max_file_store = "2GiB"
-config = {{ registrar = {{ max_bytes = "512MiB" }}, admin = {{ listen = "127.0.0.1:{hub.admin_port}" }} }}
-server = [{{ listen = "127.0.0.1:{hub.nats_port}", leaf_listen = "127.0.0.1:{leaf_port}" }}]
+"""
+HUB = """
+leaf_listen = "127.0.0.1:{leaf_port}"
 
-[leaves]
-listen = "127.0.0.1:{leaf.nats_port}"
-state_dir = "{leaf.state}"
-store_dir = "{leaf.directory}/store"
-max_file_store = "2GiB"
+[registrar]
+max_bytes = "512MiB"
+"""
+LEAF = """
+hub_urls = ["nats-leaf://127.0.0.1:{leaf_port}"]
 
-[leaves.config]
-class = [{{ name = "normal", max_bytes = "512MiB" }}]
-admin = {{ listen = "127.0.0.1:{leaf.admin_port}" }}
-input = [{{ type = "http", listen = "127.0.0.1:{leaf.http_port}" }}]
+[link]
+tenant = true
 
-[[leaf]]
-domain = "edge-1"
-tenant = "{tenant}"
+[[class]]
+name = "normal"
+max_bytes = "512MiB"
+
+[[input]]
+type = "http"
+listen = "127.0.0.1:{one.http_port}"
 """
 
 
 class Site:
-    """A hub and a leaf, from one topology file."""
+    """A hub and a leaf whose servers no agent runs."""
 
-    def __init__(self, directory: Path, tenant: str) -> None:
-        self.file, self.out = directory / "site.toml", directory / "out"
+    def __init__(self, directory: Path) -> None:
         hub, leaf, leaf_port = plan.member(directory, "hub"), plan.member(directory, "edge-1"), free_port()
-        self.file.write_text(SITE.format(hub=hub, leaf=leaf, leaf_port=leaf_port, tenant=tenant))
-        self.petiole("render", str(self.file), "--out", str(self.out))
-        self.hub = self._agent(hub, "hub")
-        self.leaf = self._agent(leaf, "leaf-edge-1")
+        common = CONFIG.format(role="hub", domain="hub", one=hub, name="registrar")
+        self.hub = Agent(hub, common + HUB.format(leaf_port=leaf_port))
+        common = CONFIG.format(role="leaf", domain="edge-1", one=leaf, name="agent")
+        self.leaf = Agent(leaf, common + LEAF.format(one=leaf, leaf_port=leaf_port))
 
-    def petiole(self, *command: str) -> str:
-        """What a command prints that must go well."""
-        done = CliRunner().invoke(app, command)
+    def petiole(self, one: Agent, *command: str) -> str:
+        """What a command with a machine's configuration prints, which must go well."""
+        done = CliRunner().invoke(app, [*command, "-c", str(one.member.config)])
         assert done.exit_code == 0, done.output
         return done.stdout
 
-    def enrol(self, one: Agent, *options: str) -> str:
-        """The key of a machine, made there."""
-        said = self.petiole("enrol", "-c", str(one.member.config), *options)
+    def enrol(self, one: Agent) -> str:
+        """What `petiole enrol` prints of a machine's keys."""
+        said = self.petiole(one, "enrol")
         assert re.search(r"\bS[A-Z2-7]{57}\b", said) is None, "a seed never leaves its files"
         assert (one.member.directory / "identity.conf").stat().st_mode & 0o777 == 0o600
-        return str(tomllib.loads(said)["leaf"][0]["key"]) if one is self.leaf else ""
+        return said
 
-    def install(self, one: Agent, name: str) -> None:
-        """Put the rendered files where a machine has them."""
-        one.member.config.write_text((self.out / f"{name}.toml").read_text())
-        (one.member.directory / "nats.conf").write_text((self.out / f"{name}.conf").read_text())
-
-    def _agent(self, member: plan.Member, name: str) -> Agent:
-        agent = Agent(member, "")
-        self.install(agent, name)
-        return agent
+    def render(self, one: Agent) -> str:
+        """What `petiole render` prints; its files are beside the configuration."""
+        return self.petiole(one, "render", "--out", str(one.member.directory))
 
 
 @contextmanager
@@ -120,14 +121,12 @@ def running(site: Site) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_reading_and_a_command_cross_what_was_rendered_for_a_tenant(tmp_path: Path) -> None:
-    site = Site(tmp_path, "acme")
+    site = Site(tmp_path)
+    site.enrol(site.hub)
+    key = str(tomllib.loads(site.enrol(site.leaf))["leaf"][0]["key"])
+    site.petiole(site.hub, "fleet", "add", "edge-1", key, "--tenant", "acme")
     for one in (site.hub, site.leaf):
-        key = site.enrol(one)
-    with site.file.open("a") as file:
-        file.write(f'key = "{key}"\n')
-    told = site.petiole("render", str(site.file), "--out", str(site.out))
-    assert set(told.split()) & {f"{site.out}/leaf-edge-1.conf", f"{site.out}/leaf-edge-1.toml"} == set()
-    site.install(site.hub, "hub")
+        site.render(one)
     with running(site):
         assert site.leaf.post(READING, "a-1") == 204
         batch = site.leaf.status()["classes"]["normal"]["last"]
@@ -135,5 +134,5 @@ def test_a_reading_and_a_command_cross_what_was_rendered_for_a_tenant(tmp_path: 
             lambda: site.hub.status()["fleet"]["aggregates"]["TELEMETRY_0"]["last"] >= batch,
             "the hub holds what was stored",
         )
-        told = site.petiole("command", "edge-1", "ping", "-c", str(site.hub.member.config))
-        assert told == "done: here\n"
+        assert site.petiole(site.hub, "command", "edge-1", "ping") == "done: here\n"
+    assert site.render(site.leaf).startswith("unchanged: ")

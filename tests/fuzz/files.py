@@ -1,4 +1,4 @@
-"""Files that a person or a crash may have left in any state: configuration, topology, state, known keys."""
+"""Files that a person or a crash may have left in any state: configuration, state, known keys."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ import msgspec
 
 from agent.base.clock import Instant
 from agent.base.files import write_private
-from agent.cli.render import write
-from agent.cli.site.edit import LEAVES, Enrolled, MemberError, added, enrolled, forgotten, replaced, revoked
-from agent.config import ConfigError, load, read_table
+from agent.cli.members.edit import (
+    LEAVES,
+    Enrolled,
+    MemberError,
+    added,
+    enrolled,
+    forgotten,
+    replaced,
+    revoked,
+)
+from agent.config import ConfigError, load
 from agent.contract import Checkpoint, Clock, Readings, new_run
 from agent.leaf import state
 from agent.leaf.inputs import OPTIONS
@@ -20,11 +28,11 @@ from agent.leaf.state import PullPosition
 from agent.leaf.state_file import StateError
 from agent.leaf.state_file import load as load_state
 from tests.fuzz.target import only, target
-from tests.unit.cli.site.test_site import CLUSTER, SITE
 
 ROOT = Path(__file__).parents[2]
 PLACE = Path(tempfile.mkdtemp(prefix="petiole-fuzz-"))
 EXAMPLE = (ROOT / "config.example.toml").read_bytes()
+HUB = (ROOT / "deploy" / "nats" / "hub" / "petiole.toml").read_bytes()
 LEAF = b'domain = "edge-1"\n[[class]]\nname = "normal"\n[[input]]\ntype = "http"\nlisten = "127.0.0.1:8080"\n'
 
 
@@ -36,21 +44,19 @@ def kept(data: bytes) -> Path:
 
 
 @target(
-    LEAF, EXAMPLE, b'role = "hub"\n[[leaf]]\ndomain = "a"\nkey = "U"\n', b"domain = 1\nclass = 3\ninput = 4"
+    LEAF,
+    EXAMPLE,
+    HUB,
+    b'role = "hub"\n[[leaf]]\ndomain = "a"\nkey = "U"\n',
+    b"domain = 1\nclass = 3\ninput = 4",
 )
 def configuration(data: bytes) -> None:
     with only(ConfigError):
         load(kept(data), OPTIONS)
 
 
-@target(SITE.encode(), CLUSTER.encode(), b"leaf = 1\nhub = []\n")
-def topology(data: bytes) -> None:
-    with only(ConfigError):
-        write(read_table(kept(data)), PLACE / "out", OPTIONS)
-
-
 @target(
-    SITE.encode(),
+    HUB,
     b"# a\n[[leaf]]\ndomain = 'edge-1'\nkey = 'U'\n",
     b"leaf = [{domain = 'edge-1'}]\n",
     b"leaf = 1",

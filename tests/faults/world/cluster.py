@@ -1,11 +1,10 @@
-"""A hub of three servers, as it is rendered, in the place of the one of a fault environment."""
+"""A hub of three servers with rendered configurations, in the place of the one of a fault environment."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,21 +29,32 @@ from tests.harness.agent_process import PETIOLE
 from tests.harness.wait import wait_for
 
 _STREAM = aggregate(0)
-_SITE = """
-[hub]
-urls = [{urls}]
+_HUB = """
+role = "hub"
+domain = "hub"
 state_dir = "{hub.state}"
-store_dir = "{hub.directory}/store"
-max_file_store = "2GiB"
-config = {{ registrar = {{ max_bytes = "512MiB" }}, admin = {{ listen = "127.0.0.1:{hub.admin_port}" }}, \
-log = {{ format = "json" }} }}
-"""
-_SERVER = """
-[[hub.server]]
-name = "{name}"
+admin = {{ listen = "127.0.0.1:{hub.admin_port}" }}
+log = {{ format = "json" }}
+
+[registrar]
+max_bytes = "512MiB"
+replicas = 3
+
+[nats]
+server = "external"
 listen = "127.0.0.1:{port}"
+seed_file = "{hub.state}/keys/registrar.nk"
+system_seed_file = "{hub.state}/keys/registrar_system.nk"
+store_dir = "{store}"
+max_file_store = "2GiB"
 leaf_listen = "127.0.0.1:{leaf_port}"
-cluster_listen = "127.0.0.1:{cluster_port}"
+
+[nats.cluster]
+name = "{name}"
+listen = "{route}"
+routes = {routes}
+password_file = "{hub.directory}/password"
+
 """
 _MAY = f'"$JS.API.STREAM.INFO.{_STREAM}"'
 
@@ -147,21 +157,29 @@ def open_cluster_environment(
         urls = [f"nats-leaf://{proxy.host}:{proxy.port}"]
         urls += [f"nats-leaf://127.0.0.1:{leaf_ports[name]}" for name in "bc"]
         leaf = Machine(member, leaf_toml(member, '", "'.join(urls), LeafSettings()), injected)
-        site, out = directory / "site.toml", directory / "out"
-        text = _SITE.format(urls=", ".join(f'"{url}"' for url in urls), hub=hub)
-        text += "".join(
-            _SERVER.format(name=name, port=ports[name], leaf_port=leaf_ports[name], cluster_port=free_port())
+        routes = {name: f"127.0.0.1:{free_port()}" for name in "abc"}
+        member_table = leaf.petiole("enrol").stdout
+        texts = {
+            name: _HUB.format(
+                hub=hub,
+                name=name,
+                port=ports[name],
+                leaf_port=leaf_ports[name],
+                store=directory / f"hub-{name}" / "store",
+                route=routes[name],
+                routes=json.dumps(list(routes.values())),
+            )
+            + member_table
             for name in "abc"
-        )
-        known = tomllib.loads(leaf.petiole("enrol").stdout)["leaf"][0]
-        site.write_text(f'{text}\n[[leaf]]\ndomain = "edge-1"\nkey = "{known["key"]}"\n')
-        command = [PETIOLE, "render", str(site), "--out", str(out)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        centre = Machine(hub, (out / "hub.toml").read_text(), injected)
+        }
+        centre = Machine(hub, texts["a"], injected)
+        (hub.directory / "password").write_text("secret-of-the-three\n")
+        (hub.directory / "password").chmod(0o600)
         done = centre.petiole("enrol")
         assert done.returncode == 0, done.stderr
-        servers = [_installed(name, directory, out, hub, ports[name], injected) for name in "abc"]
+        servers = [
+            _installed(name, directory, text, hub, ports[name], injected) for name, text in texts.items()
+        ]
         cluster = Cluster(servers, hub)
         for server in servers:
             stack.callback(server.close)
@@ -185,17 +203,19 @@ def open_cluster_environment(
 
 
 def _installed(
-    name: str, directory: Path, out: Path, hub: Member, port: int, injected: InjectedFaults
+    name: str, directory: Path, configuration: str, hub: Member, port: int, injected: InjectedFaults
 ) -> Server:
-    """What is rendered for a server, put where its machine has it. All three stand on one machine here, so
-    each gets a store of its own; and the registrar's key may also have the leader step down."""
+    """The server that is rendered from a configuration. The registrar's key may also have the leader step
+    down."""
     own = directory / f"hub-{name}"
     own.mkdir()
-    text = (out / f"hub-{name}.conf").read_text()
-    text = text.replace(f"{hub.directory}/store", f"{own}/store")
+    file = own / "petiole.toml"
+    file.write_text(configuration)
+    command = [PETIOLE, "render", "-c", str(file), "--out", str(own)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = (own / "nats.conf").read_text()
     text = text.replace(_MAY, f'{_MAY}\n"$JS.API.STREAM.LEADER.STEPDOWN.{_STREAM}"', 1)
     (own / "nats.conf").write_text(text)
-    for file in (hub.directory / "identity.conf", out / "cluster.conf"):
-        shutil.copy(file, own)
-        (own / file.name).chmod(0o600)
+    shutil.copy(hub.directory / "identity.conf", own)
     return Server(f"hub-{name}", own, port, injected)

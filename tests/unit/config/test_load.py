@@ -257,7 +257,7 @@ def test_each_mistake_is_one_problem_with_what_to_do(file: Path, text: str, prob
         (HUB + CLUSTER.replace("name", 'listen = ":0:"\nname'), 'nats.cluster.listen: ":0:" is not'),
         (HUB + CLUSTER.replace('"a"', '"a.b"'), "nats.cluster.name: "),
         (HUB + CLUSTER + 'tls_cert = "c"\ntls_ca = "a"', "nats.cluster.tls_key: is missing"),
-        (HUB + '[nats]\nserver = "external"' + CLUSTER, "nats.cluster: is for an embedded server only"),
+        (HUB + '[nats]\nserver = "external"' + CLUSTER.replace("name", "#"), "nats.cluster.name: is missing"),
         (
             LEAF + "".join(f'[[class]]\nname = "c{number}"\n' for number in range(257)),
             "class: 257 classes are declared, a leaf announces 256 at most",

@@ -110,7 +110,7 @@ def test_the_name_of_the_directory_holds_no_wildcard(tmp_path: Path) -> None:
 
 def test_what_no_file_names_stays_relative() -> None:
     table = {"domain": "edge-1", "state_dir": "state", "nats": {"hub_urls": ["nats-leaf://h:7422"]}}
-    assert parse(table, {}).state_dir == Path("state"), "a topology speaks of other machines"
+    assert parse(table, {}).state_dir == Path("state"), "a table without a file has no directory"
 
 
 @given(

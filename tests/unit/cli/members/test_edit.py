@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.site.edit import (
+from agent.cli.members.edit import (
     LEAVES,
     USERS,
     Enrolled,

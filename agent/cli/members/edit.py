@@ -1,4 +1,4 @@
-"""Edits [[leaf]] and [[user]] tables of topologies and configurations, keeping comments and order. Pure."""
+"""Edits [[leaf]] and [[user]] tables of configurations, keeping comments and order. Pure."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import typer
 from agent.base import machine
 from agent.base.wait import timeout
 from agent.cli.configuration import Edit, end
+from agent.cli.members.edit import MemberError
 from agent.cli.query import AdminStatusError, own_server, status_of
-from agent.cli.site.edit import MemberError
 from agent.config import Config, ConfigError, cell_of_leaf, cells, load, members_digest, users_digest
 from agent.contract import COMMANDS, FLEET_BUCKET, Exit, command_consumer
 from agent.hub.fleet_rows import behind_of

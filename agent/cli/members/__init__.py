@@ -1,0 +1,1 @@
+"""Edits the leaves and users of configurations, and applies them to running agents."""
