@@ -1,14 +1,12 @@
-"""Why goals were missed, and which goals no kept result judges. Pure: figures are those of the results."""
+"""Why goals were missed. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from bench import NAMES
-from bench.kept import Kept, Line, figure
+from bench.kept import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +17,6 @@ class Cause:
     what: str
     """The rows, as a pattern."""
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Aim:
-    """A goal that a benchmark has now, for rows that may have been kept before it was a ratio."""
-
-    benchmark: str
-    what: str
-    """The rows, as a pattern."""
-    most: float
-    """At most so many times the alternative."""
 
 
 CAUSES: Final = (
@@ -110,14 +97,6 @@ CAUSES: Final = (
         "after five years: to read its log adds 26 MB, that of bronze 37 MB beside 29",
     ),
 )
-AIMS: Final = (
-    Aim("fleet", "*the last is caught up after the hub's process starts, slowest*", 1.0),
-    Aim("relink", "hub SIGKILL*: caught up after the hub's process starts, p50", 0.3),
-    Aim("relink", "*: caught up after link-up, p50", 0.5),
-    Aim("relink", "half-open*: noticed after it began, p50", 1.1),
-)
-_BESIDE: Final = "raw durable"
-"""The alternative of these."""
 
 
 def cause(line: Line) -> str:
@@ -125,29 +104,3 @@ def cause(line: Line) -> str:
         if of.benchmark == line.benchmark and fnmatchcase(line.what, of.what):
             return of.why
     return "not examined"
-
-
-def not_judged(results: Mapping[str, Kept]) -> Iterator[str]:
-    """Benchmarks of which no result is kept, and those whose result is older than its goals, with each row
-    that does not reach the goal of now; a line each."""
-    for name in NAMES:
-        if (kept := results.get(name)) is None:
-            yield f"{name}: no result is kept"
-        elif kept.absolute:
-            said = f"[{name}](#{name}): kept before goals were ratios, so that only counts are judged"
-            behind = "; ".join(_behind(kept))
-            yield f"{said}. **Not reached:** {behind}" if behind else said
-
-
-def _behind(kept: Kept) -> Iterator[str]:
-    for line in kept.lines:
-        times = line.times or 0
-        most = min((aim.most for aim in AIMS if _is_for(aim, line)), default=None)
-        if most is not None and times > most:
-            beside = f"{line.value_text()} {line.unit} ({line.beside_text()})"
-            yield f"{line.what}: {beside}: {figure(times)} times, goal at most {figure(most)} times"
-
-
-def _is_for(aim: Aim, line: Line) -> bool:
-    named = aim.benchmark == line.benchmark and fnmatchcase(line.what, aim.what)
-    return named and line.beside.startswith(_BESIDE)

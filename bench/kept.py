@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.result import FORMAT, Failed
+from bench.result import Failed
 
 DIRECTORY: Final = Path(__file__).parent / "results"
 QUIET_LOAD: Final = 1.5
 """Processes of others that may run or wait, so that a machine still counts as quiet."""
 QUIET_STOLEN: Final = 0.05
 _DIGITS: Final = 4
-_COUNTS: Final = frozenset({"messages", "readings", "rounds", "of 1"})
-"""Units of old results whose goals were counts, and hold on any machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +69,11 @@ class Kept:
     options: dict[str, str]
     lines: tuple[Line, ...]
     failed: tuple[Failed, ...]
-    absolute: bool
-    """Its goals were figures of one machine, and are left out."""
 
     @property
     def quiet(self) -> bool:
         """Little else ran, before and after, and the host took little."""
-        loads = [self.measured["load_before"], *([] if self.absolute else [self.measured["load_after"]])]
+        loads = self.measured["load_before"], self.measured["load_after"]
         return max(loads) <= QUIET_LOAD and float(self.measured["stolen"]) <= QUIET_STOLEN
 
 
@@ -85,16 +81,14 @@ def read(path: Path) -> Kept:
     """One kept result. Raises `ValueError` where the file is none."""
     try:
         found = json.loads(path.read_text())
-        absolute = found.get("format", 1) < FORMAT
         return Kept(
             found["benchmark"],
             found["machine"],
             found["versions"],
             found["measured"],
             found["options"],
-            tuple(_line(found["benchmark"], _renewed(row) if absolute else row) for row in found["rows"]),
+            tuple(_line(found["benchmark"], row) for row in found["rows"]),
             tuple(Failed(part["what"], part["why"]) for part in found.get("failed", [])),
-            absolute,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no result of a benchmark: {error!r}; run it again") from error
@@ -111,22 +105,6 @@ def figure(value: float) -> str:
     places = _DIGITS - 1 - math.floor(math.log10(abs(value)))
     rounded = round(value, places)
     return f"{rounded:,.0f}" if places <= 0 else f"{rounded:,.{places}f}".rstrip("0").rstrip(".")
-
-
-def _renewed(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of an old result without an absolute goal. Which way was better does not stand there, but
-    follows from its ratio."""
-    against, ratio, counted = row["against"], row["ratio"], row["unit"] in _COUNTS
-    times = row["value"] / against["value"] if against and against["value"] else None
-    least = times is not None and ratio is not None and (times > 1) != (ratio > 1)
-    must = row["goal"] if counted else None
-    return row | {
-        "goal": None,
-        "must": must,
-        "met": row["met"] if must is not None else None,
-        "least": least,
-        "times": times,
-    }
 
 
 def _line(benchmark: str, row: dict[str, Any]) -> Line:

@@ -19,8 +19,6 @@ ALIKE: Final = 1.1
 """A smaller difference cannot be seen on a shared machine."""
 _SWEEPS: Final = "spark-scale-"
 """So begin benchmarks whose rows stand beside another step of theirs, which is no alternative."""
-_MATRICES: Final = frozenset({"lines"})
-"""Benchmarks whose rows, named *case: figure*, stand as a line a case and a column a figure."""
 _HEAD: Final = f"""\
 # All rows of the benchmarks
 
@@ -39,9 +37,7 @@ no reading lost, are goals by themselves.
 Load, servers, Spark and what is measured share the cores of one machine. *Load* is how many processes of
 others ran or waited for a core in the seconds before a benchmark began and after it ended. A machine is
 *quiet* where both are at most {QUIET_LOAD} and its host took at most {100 * QUIET_STOLEN:.0f} % of its cores;
-other results are *under load*, and none of them takes the place of one from a quiet machine. Results older
-than this rule show the kernel's average over a minute, in which a benchmark that had just ended counts too.
-Their goals were figures of one machine and are left out, except counts.
+other results are *under load*, and none of them takes the place of one from a quiet machine.
 """
 
 
@@ -67,8 +63,7 @@ def _goals(results: Mapping[str, Kept]) -> str:
         with_goal = _once(line for line in kept.lines if line.met is not None)
         missed = sum(not line.met for line in with_goal)
         run = kept.measured["date"][:10]
-        met = f"{len(with_goal) - missed}{', counts only' if kept.absolute else ''}"
-        rows.append((f"[{name}](#{name})", run, _machine_was(kept), met, missed))
+        rows.append((f"[{name}](#{name})", run, _machine_was(kept), len(with_goal) - missed, missed))
     return f"## Goals\n\n{table(('benchmark', 'run', 'machine', 'goals met', 'goals missed'), rows)}"
 
 
@@ -133,11 +128,13 @@ def _machines(results: Sequence[Kept]) -> str:
 
 def _benchmark(kept: Kept) -> str:
     parts = [f"## {kept.benchmark}", described(kept.benchmark), _measured(kept)]
-    text = _matrix(kept.lines) if kept.benchmark in _MATRICES else _rows(kept.lines)
+    is_matrix = kept.benchmark.startswith((_SWEEPS, "lines"))
+    text = _matrix(kept.lines) if is_matrix else _rows(kept.lines)
     return "\n\n".join([*parts, text]) + not_measured(kept)
 
 
 def _matrix(lines: Iterable[Line]) -> str:
+    """Rows named *case: figure*, as a line a case and a column a figure."""
     cases: dict[str, dict[str, Line]] = {}
     for line in lines:
         case, _, what = line.what.partition(": ")

@@ -1,5 +1,5 @@
 """`python -m bench.report`: keep the results that were measured since, and write the table of docs/proof.md
-from the kept results. `make docs` makes the other pages and their pictures from them (`site_pages`)."""
+from the kept results. `make docs` makes the page of all rows from them (`site_pages`)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from bench import NAMES, scale_page
-from bench.charts import beside
+from bench import NAMES
 from bench.kept import DIRECTORY, Kept, read, read_all
 from bench.page import ALL, page
 from bench.result import BUILT
-from bench.summary import answers, missed, over_lines, proof
+from bench.summary import missed, over_lines, proof
 from tests.harness.marked import with_marked
 
 PROOF: Final = Path(__file__).parent.parent / "docs" / "proof.md"
 
 
 def site_pages(results: dict[str, Kept]) -> dict[str, str]:
-    """The pages and their pictures, each by its path in the site."""
+    """The page of all rows, by its path in the site."""
     results = ordered(results)
-    made = {f"images/bench-{one.question.name}.svg": beside(one) for one in answers(results)}
-    return made | scale_page.documents(results) | {ALL: page(results, missed(results))}
+    return {ALL: page(results, missed(results))}
 
 
 def ordered(results: dict[str, Kept]) -> dict[str, Kept]:

@@ -14,15 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any
 
 from bench.measured import Measured, machine, versions
 
 BUILT = Path("build/bench")
 """Where results are written."""
-
-FORMAT: Final = 2
-"""Results without it have absolute goals and one value a row."""
 
 Figure = float | Sequence[float]
 """One value, or one of each round in their order."""
@@ -130,7 +127,6 @@ class Result:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"{self.benchmark}.json"
         content: dict[str, Any] = {
-            "format": FORMAT,
             "benchmark": self.benchmark,
             "machine": machine(),
             "versions": versions(),

@@ -1,5 +1,5 @@
-"""The table of benchmarks in docs/proof.md, and what the page of all rows has in front: the goals that were
-missed and why, and those that no kept result judges. Pure: every figure is a kept figure."""
+"""The table of benchmarks in docs/proof.md, and the missed goals with their causes. Pure: every figure is a
+kept figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from bench.goals import cause, not_judged
+from bench.goals import cause
 from bench.kept import Kept, Line, figure
 from bench.lines import OURS, SIDES, YARDSTICK
 from bench.page import ALIKE, goals_of, listed, missed_goals, table
@@ -18,8 +18,6 @@ from bench.page import ALIKE, goals_of, listed, missed_goals, table
 class Question:
     """What somebody wants to know, and the row that answers it; patterns as in a shell."""
 
-    name: str
-    """Its picture is images/bench-<name>.svg."""
     asks: str
     benchmark: str
     what: str
@@ -64,70 +62,60 @@ def linked(benchmark: str) -> str:
 
 QUESTIONS: Final = (
     Question(
-        "stored",
         "How many readings a second does an edge machine store and bring to the hub?",
         "peers",
         "load, answered and at the hub, by the clock",
         "rsyslog, synced queue, 500 readings a message",
     ),
     Question(
-        "lost",
         "How many acknowledged readings are lost when the edge is killed while the link is cut?",
         "peers",
         "edge SIGKILL while the link is cut, * acknowledged: lost",
         "rsyslog, synced queue*",
     ),
     Question(
-        "answer",
         "How long does a lone device wait until its reading is on disk?",
         "small",
         "one reading a request, 1 connection: p50",
         "nats-py, a synced publish",
     ),
     Question(
-        "at-hub",
         "How soon is a reading at the hub, over a line without delay?",
         "latency",
         "1000 readings/s, 10 a request: in the hub's stream, p50",
         "nats-py and raw JetStream, a message a reading",
     ),
     Question(
-        "bytes",
         "How many bytes does a reading take on the line?",
         "wire",
         "* host metrics with three tags, 500 a request",
         "raw JetStream, a message a reading, link compressed*",
     ),
     Question(
-        "idle",
         "What does an idle line carry in a day?",
         "wire",
         "idle link, one class, at rest (rest_after = 1m)",
         "raw JetStream, one durable source",
     ),
     Question(
-        "idle-thin",
         "And with the profile for a line that is paid for?",
         "wire",
         "idle link, three classes, profile thin",
         "raw JetStream, one durable source",
     ),
     Question(
-        "cut",
         "How long after a link was cut for 15 s has the hub all of it?",
         "relink",
         "link cut 15 s: caught up after packets pass again, p50",
         "raw durable, left alone",
     ),
     Question(
-        "memory",
         "How much memory does the agent hold at rest?",
         "footprint",
         "idle, host metrics each second: RSS",
         "collectd",
     ),
     Question(
-        "spark-messages",
         "How many messages a second come into Spark?",
         "spark-read",
         "messages into Spark, warm",
@@ -173,16 +161,6 @@ def over_lines(kept: Kept | None) -> str:
 
 
 def missed(results: Mapping[str, Kept]) -> str:
-    """The goals that were missed and why, those that were not judged, and the pictures."""
+    """The goals that were missed and why."""
     lines = [line for kept in results.values() for line in kept.lines]
-    pictures = [f"![{one.question.asks}](images/bench-{one.question.name}.svg)" for one in answers(results)]
-    parts = [
-        "## Goals missed\n",
-        listed(missed_goals(lines, cause)) + "\n",
-        "## Goals not judged\n",
-        listed(not_judged(results)) + "\n",
-        "## In pictures\n",
-        "Both bars of a picture share one scale, which begins at 0.\n",
-        "\n\n".join(pictures) + "\n",
-    ]
-    return "\n".join(parts)
+    return f"## Goals missed\n\n{listed(missed_goals(lines, cause))}\n"

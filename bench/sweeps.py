@@ -1,18 +1,15 @@
 """A sweep: the same jobs at several steps of one measure, such as gigabytes of backlog. A row is named
-*step: job, measure*, by which `points` finds it again in a kept result to draw it."""
+*step: job, measure*, a line a step on the page of all rows."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from statistics import median
-from typing import Final
 
 from bench.job_process import JobRun
-from bench.kept import Kept
 from bench.result import Against, Figure, Row
 
 
@@ -103,19 +100,3 @@ def further(sizes: dict[Step, int], steps: dict[Step, Runs], goal: float) -> Ite
 
 def _seconds(runs: Iterable[JobRun]) -> float:
     return median(run.seconds for run in runs)
-
-
-_NAMED: Final = re.compile(r"([\d.,]+) (?P<unit>[^:]+): (?P<job>[^,]+), (?P<measure>.+)")
-Points = dict[str, list[tuple[float, float]]]
-"""Of each job its values by step."""
-
-
-def points(kept: Kept, measure: Measure) -> Points:
-    """What a kept result has of a measure."""
-    found: Points = {}
-    for line in kept.lines:
-        named = _NAMED.fullmatch(line.what)
-        if named and named["measure"] == measure.title:
-            step = float(named[1].replace(",", ""))
-            found.setdefault(named["job"], []).append((step, line.value))
-    return found

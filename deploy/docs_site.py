@@ -43,7 +43,6 @@ _FIRST: Final = {"what-to-do": 3, "glossary": 2}
 _WIDE: Final = ("what-to-do", "metrics", "configuration")
 """Pages whose tables need the room of the table of contents."""
 _MADE: Final = (
-    (re.compile(r"(?:\.\./)+bench/results/(spark-scale-\w+)\.json"), "scale-all.md"),
     (re.compile(r"(?:\.\./)+bench/results/([\w-]+)\.json"), r"benchmarks-all.md#\1"),
     (re.compile(r"(?:\.\./)+bench/results"), "benchmarks-all.md"),
     (re.compile(r"(?:\.\./)+tests/faults/results\.json"), "faults-all.md"),

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.faults.front import picture, table
+from tests.faults.front import table
 from tests.faults.mixed.page import rounds_part
 from tests.faults.report import PATH
 from tests.harness.marked import with_marked
@@ -57,8 +57,6 @@ To run one: `make faults CASE="the agent of a leaf is killed"`; with `SEED=7` wh
 faults. Cases that need a network or a disk of their own need root. All of them take well over an hour:
 `make faults`, then `make faults KEEP=1`.
 
-![Each case at the time that it took to recover](images/faults.svg)
-
 """
 
 
@@ -69,9 +67,9 @@ def kept() -> tuple[Rows, Rows]:
 
 
 def site_page() -> dict[str, str]:
-    """The page of the kept results and its picture, each by its path in the site."""
+    """The page of the kept results, by its path in the site."""
     cases, rounds = kept()
-    return {"faults-all.md": page(cases, rounds), "images/faults.svg": picture(by_theme(cases))}
+    return {"faults-all.md": page(cases, rounds)}
 
 
 def page(rows: Rows, rounds: Rows = ()) -> str:

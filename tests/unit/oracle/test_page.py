@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import page as pages
-from tests.faults.front import KINDS, kind_of, picture, table
+from tests.faults.front import KINDS, kind_of, table
 from tests.faults.mixed.covering import scenario
 from tests.faults.page import PROOF, by_theme, dumped, kept, merged, page
 from tests.faults.report import Case
@@ -61,18 +61,6 @@ def test_cases_of_a_theme_stand_together() -> None:
     cases = [Case("a", theme="Links."), Case("b", theme="Stores."), Case("c", theme="Links.")]
     told = page([asdict(one) for one in cases])
     assert told.index("## Links\n") < told.index("| a |") < told.index("| c |") < told.index("## Stores\n")
-
-
-def test_the_picture_has_a_mark_for_each_case_with_a_time_and_counts_the_others() -> None:
-    cases = [
-        Case("a", theme="Links: cut.", passed=True, recover_seconds=1.0),
-        Case("b", theme="Links: cut.", lost=3, recover_seconds=1000.0),
-        Case("c", theme="Stores.", passed=True, duplicates=0),
-    ]
-    drawn = picture(by_theme([asdict(one) for one in cases]))
-    assert "3 cases: 3 readings lost, 0 doubled; 1 did not pass" in drawn
-    assert drawn.count('<circle class="ours"') == drawn.count('<circle class="under"') == 1
-    assert [drawn.count(f">{told}<") for told in ("Links", "Stores", "2", "1")] == [1, 1, 1, 1]
 
 
 def test_rounds_are_a_part_of_the_page_in_the_order_of_their_seeds() -> None:

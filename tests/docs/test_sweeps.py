@@ -1,10 +1,8 @@
-"""The sweeps of the jobs: their rows stand beside the right step, and a page of the site draws them."""
+"""The sweeps of the jobs: their rows stand beside the right step."""
 
 from __future__ import annotations
 
 import sys
-import xml.etree.ElementTree as ET
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,19 +10,18 @@ import pytest
 import zstandard
 
 from agent.contract import parse_batch_headers
-from bench import NAMES, backlog, scale_page
+from bench import NAMES, backlog
 from bench import __main__ as bench_main
 from bench import lake as lakes
 from bench import measured as bench_measured
 from bench.hub_stream import Message
 from bench.job_process import JobRun, run_command
 from bench.kept import Kept, read_all
-from bench.line_charts import lines_over
 from bench.measured import Measured
 from bench.page import ALL
 from bench.report import site_pages
 from bench.result import Result, Row
-from bench.sweeps import Goals, Measure, Runs, Step, further, points, rows
+from bench.sweeps import Goals, Runs, Step, further, rows
 
 STEPS = [Step(value, "GB of backlog") for value in (0.1, 1, 10)]
 
@@ -61,25 +58,11 @@ def test_a_further_reading_leaves_out_what_a_process_costs_by_itself() -> None:
     assert large["what"] == "from 1 to 10 GB of backlog: ingest, a further reading"
 
 
-def test_a_kept_sweep_gives_the_points_that_were_measured(tmp_path: Path) -> None:
+def test_a_sweep_stands_as_a_line_a_step(tmp_path: Path) -> None:
     steps = {Step(10, "leaves"): runs(5, 800), Step(50_000, "leaves"): runs(9, 900)}
-    results = kept(tmp_path, "spark-scale-leaves", [*rows(steps, Goals()), Row("another: row", 1, "s")])
-    assert points(results["spark-scale-leaves"], Measure.TIME) == {"ingest": [(10, 5), (50_000, 9)]}
-    assert points(results["spark-scale-leaves"], Measure.RATE) == {}
-
-
-def test_a_sweep_is_drawn_with_a_sentence_and_its_figures(tmp_path: Path) -> None:
-    steps = {Step(10, "leaves"): runs(5, 800), Step(50_000, "leaves"): runs(9, 900)}
-    results = kept(tmp_path, "spark-scale-leaves", [*rows(steps, Goals())])
-    made = site_pages(results)
-    page = made[scale_page.PAGE]
-    assert "From 10 to 50,000 leaves, 5,000 times as many: `ingest` takes 1.8 times as long." in page
-    assert "| `ingest`, s | 5 | 9 |" in page
-    assert page.count("No result is kept.") == len(scale_page.SWEEPS) - 1
-    pictures = [path for path in made if "bench-scale-" in path]
-    assert pictures == [f"images/bench-scale-leaves-{measure}.svg" for measure in ("time", "memory")]
-    assert all(f"]({path})" in page for path in pictures)
-    assert site_pages(results) == made
+    page = site_pages(kept(tmp_path, "spark-scale-leaves", [*rows(steps, Goals())]))[ALL]
+    assert "|  | ingest, time (s) | ingest, most memory (MB) |" in page
+    assert "| 50,000 leaves | 9 | 900 |" in page
 
 
 def test_a_step_is_no_alternative_that_another_is_worse_than(tmp_path: Path) -> None:
@@ -90,48 +73,6 @@ def test_a_step_is_no_alternative_that_another_is_worse_than(tmp_path: Path) -> 
     assert "leaves" not in worse
 
 
-def test_every_sweep_is_a_benchmark_with_a_section() -> None:
-    page = scale_page.documents({})[scale_page.PAGE]
-    assert {sweep.benchmark for sweep in scale_page.SWEEPS} <= set(NAMES)
-    assert page.count("\n## ") == page.count("No result is kept.") == len(scale_page.SWEEPS)
-
-
-def drawn(decades: tuple[bool, bool]) -> ET.Element:
-    lines = {
-        "ingest": [(1.0, 10.0), (10.0, 100.0), (100.0, 1000.0)],
-        "refine": [(1.0, 10.0), (10.0, 100.0), (100.0, 999.0)],
-        "audit": [(1.0, 10.0), (10.0, 10.0), (100.0, 10.0)],
-    }
-    return ET.fromstring(lines_over("Time", "GB", lines, decades=decades, quiet=False))
-
-
-def circles(picture: ET.Element, number: int) -> list[tuple[float, float]]:
-    found = [one for one in picture.iter() if one.get("class") == f"point-{number}"]
-    return [(float(one.attrib["cx"]), float(one.attrib["cy"])) for one in found]
-
-
-def test_a_decade_is_as_long_as_the_next_on_axes_that_go_by_decades() -> None:
-    first, second, third = circles(drawn((True, True)), 0)
-    assert second[0] - first[0] == pytest.approx(third[0] - second[0], abs=0.2)
-    assert second[1] - first[1] == pytest.approx(third[1] - second[1], abs=0.2)
-
-
-def test_an_axis_that_does_not_go_by_decades_begins_at_0() -> None:
-    first, second, _ = circles(drawn((False, False)), 0)
-    (bottom,) = {y for _, y in circles(drawn((False, True)), 2)}  # 10 is the lowest decade
-    assert bottom - second[1] == pytest.approx(10 * (bottom - first[1]), abs=1)
-
-
-def test_no_label_of_a_line_covers_another() -> None:
-    texts = [one for one in drawn((True, True)).iter() if (one.text or "").split(" ")[0] in LABELS]
-    places = sorted(float(one.attrib["y"]) for one in texts)
-    assert len(places) == len(LABELS)
-    assert all(later - earlier >= 15 for earlier, later in pairwise(places))
-
-
-LABELS = ("ingest", "refine", "audit")
-
-
 def test_a_pattern_runs_each_benchmark_that_it_matches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,7 +80,9 @@ def test_a_pattern_runs_each_benchmark_that_it_matches(
     told = lambda name: SimpleNamespace(run=lambda: Result(name.removeprefix("bench.").replace("_", "-")))  # noqa: E731
     monkeypatch.setattr("importlib.import_module", told)
     assert bench_main.main(["spark-scale-*"]) == 0
-    assert {path.stem for path in tmp_path.iterdir()} == {sweep.benchmark for sweep in scale_page.SWEEPS}
+    assert {path.stem for path in tmp_path.iterdir()} == {
+        name for name in NAMES if name.startswith("spark-scale-")
+    }
     assert bench_main.main(["spark-skale-*"]) == 2
     assert "no benchmark spark-skale-*" in capsys.readouterr().err
 
