@@ -11,7 +11,7 @@ once a minute.
 
 `LEAVES=1000 python -m bench fleet-10k` for fewer, of which a fifth are real, or so many as `REAL`;
 `CELL_LEAVES=200` puts them into cells of so many.
-`PROFILE=FILE` for a profile of the agent at rest, `KEEP=DIRECTORY` for its log.
+`KEEP=DIRECTORY` for its log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,11 +98,7 @@ async def _rest(fleet: Fleet, named: str) -> list[Row]:
     try:
         before, began = await _figures(fleet, clients), time.time()
         counted.slowest = 0.0
-        if os.environ.get("PROFILE"):
-            hub.process.send_signal(signal.SIGUSR2)
         await asyncio.sleep(_REST_SECONDS)
-        if os.environ.get("PROFILE"):
-            hub.process.send_signal(signal.SIGUSR2)
         others = await asyncio.to_thread(load)
         after, seconds = await _figures(fleet, clients), time.time() - began
     finally:
