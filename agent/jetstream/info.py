@@ -58,11 +58,6 @@ class ConsumerInfo(Struct, frozen=True):
     delivered_at: str = ""
     """Last delivery (RFC 3339), "" for never."""
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether it is in memory, so a restart ends it."""
-        return bool(self.config.get("mem_storage"))
-
 
 class CopyStatus(Struct, frozen=True):
     """A mirror's or source's state."""

@@ -6,15 +6,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 
-from agent.config import StreamClass
 from agent.contract import link_consumer
-from agent.leaf import stream_configs
 from agent.leaf.link import controller, decide
 from agent.leaf.link.status import LinkState
 from agent.server import permissions
@@ -151,38 +148,6 @@ async def test_a_hub_restored_while_the_agent_is_dead_is_sent_what_came_since_th
     await pair.start_agent()
     await pair.exactly_once()
     assert pair.epochs("hub_lost") == 1
-
-
-_CONSUMER = stream_configs.link_consumer
-
-
-def on_disk(domain: str, cls: StreamClass, epoch: str, start: int) -> dict[str, Any]:
-    """The link consumer of an agent of an earlier release."""
-    return _CONSUMER(domain, cls, epoch, start) | {"mem_storage": False}
-
-
-async def test_a_link_consumer_on_disk_moves_into_memory_and_a_restarted_server_gets_another(
-    pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(stream_configs, "link_consumer", on_disk)
-        await pair.send(10)
-        await restarted(pair)
-        await until(lambda: pair.epochs("consumer_gone") == 1, "a consumer on disk")
-        await pair.agent.crash()
-    assert not (await pair.link_consumer()).config.get("mem_storage")
-    await pair.start_agent()
-    await pair.send(10)
-    await until(lambda: pair.epochs("consumer_moved") == 1, "the consumer moves")
-    assert (await pair.link_consumer()).config["mem_storage"]
-    await pair.send(10)
-    await pair.agreed()
-
-    await restarted(pair)
-    await pair.send(10)
-    await until(lambda: pair.epochs("consumer_gone") == 1, "another consumer")
-    await pair.exactly_once()
-    assert (await pair.link_consumer()).config["mem_storage"]
 
 
 async def restarted(pair: LinkedPair) -> None:

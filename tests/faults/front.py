@@ -27,7 +27,7 @@ KINDS: Final = {
         *("The driver *", "An executor *", "A lake *", "Another program *", "What `rollup`*"),
     ),
     "A clock is wrong or jumps": ("The clock *",),
-    "Keys, fleets, commands, mirrors, programs and upgrades": ("*",),
+    "Keys, fleets, commands, mirrors and programs": ("*",),
 }
 """What befalls, in the words of a person who asks, and the themes of it; the first that fits counts."""
 

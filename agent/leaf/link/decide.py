@@ -161,9 +161,6 @@ def _final(
 ) -> NewEpoch | None:
     """Return the repair by the newest comparison, None if needless."""
     newer = comparison if comparison is not None and comparison.asked_at > memory.due_since else None
-    if due.reason is EpochReason.CONSUMER_MOVED:
-        # There is no hurry: without a newer answer the old consumer flows on.
-        return None if newer is None else difference(newer) or NewEpoch(due.reason, agreed_start(newer))
     if due.reason is EpochReason.STALLED and (comparison is None or difference(comparison) is None):
         # A paused consumer sends heartbeats, which may have shown it to the hub's server already.
         if newer is None or newer.cursor >= memory.outstanding:
@@ -214,8 +211,8 @@ def _verified(
         actions = _keep_paused(observation.consumer)
         return LinkDecision(LinkState.IN_TURN, memory, actions, observation.blocking_class)
     memory = _noting_flow(memory, observation, comparison)
-    if comparison is not None and (reason := _epoch_needed(memory, observation, comparison)) is not None:
-        due = NewEpoch(reason, agreed_start(comparison))
+    if comparison is not None and _stalled(memory, comparison):
+        due = NewEpoch(EpochReason.STALLED, agreed_start(comparison))
         return _repair(replace(memory, due=due, due_since=observation.now), due, observation, comparison)
     state, detail = _flow(memory, observation, comparison)
     return LinkDecision(state, memory, _resume(observation.consumer), detail)
@@ -251,18 +248,6 @@ def _able(observation: LinkObservation, comparison: HubComparison | None) -> boo
     bound = observation.consumer is not None and observation.consumer.push_bound
     healthy = comparison is not None and comparison.cursor_certain and comparison.hub_state == "flowing"
     return bound and healthy and observation.refused is None
-
-
-def _epoch_needed(
-    memory: LinkMemory, observation: LinkObservation, comparison: HubComparison
-) -> EpochReason | None:
-    """Return why an epoch is needed despite agreement."""
-    if _stalled(memory, comparison):
-        return EpochReason.STALLED
-    # A consumer that its server keeps on disk is replaced: it cannot be moved.
-    misplaced = observation.consumer is not None and not observation.consumer.in_memory
-    allowed = observation.now >= observation.may_repair_at
-    return EpochReason.CONSUMER_MOVED if misplaced and allowed and _able(observation, comparison) else None
 
 
 def _stalled(memory: LinkMemory, comparison: HubComparison) -> bool:

@@ -24,7 +24,6 @@ class EpochReason(StrEnum):
     HUB_LOST = "hub_lost"
     DIFFERENT = "different"
     STALLED = "stalled"
-    CONSUMER_MOVED = "consumer_moved"
 
 
 SENTENCES = {
@@ -40,8 +39,6 @@ SENTENCES = {
     EpochReason.DIFFERENT: "leaf and hub hold different messages under one sequence: a store was restored "
     "from a backup",
     EpochReason.STALLED: "the hub's server answers and takes nothing of what was sent to it",
-    EpochReason.CONSUMER_MOVED: "the leaf's server keeps the link consumer in memory from now on and no "
-    "longer on disk, or the other way round",
 }
 
 

@@ -115,7 +115,7 @@ def test_a_line_of_the_table_sums_up_a_kind_of_faults() -> None:
     told = table(by_theme([asdict(one) for one in cases]), [])
     power, new, together = told.splitlines()[2:5]
     assert power.endswith("hub | 1 of 2 | 1,500 | 3 | 7 | 1 | 10 s |")
-    assert new.endswith("upgrades | 1 of 1 | 20 | 0 | 0 | 0 | – |")
+    assert new.endswith("programs | 1 of 1 | 20 | 0 | 0 | 0 | – |")
     assert together == "| **Together** | 2 of 3 | 1,520 | 3 | 7 | 1 | 10 s |"
     assert "Not passed, or not run: b.\n" in told
 

@@ -226,7 +226,7 @@ class Link(RuleBasedStateMachine):
                 start=consumer.start,
                 pause_remaining=max(0.0, consumer.paused_until - self.wall),
                 push_bound=self.up,
-                config={"mem_storage": not consumer.misplaced},
+                config={},
             ),
             comparison=self.comparison,
             silent_since=self.silent_since,
@@ -303,13 +303,6 @@ class Link(RuleBasedStateMachine):
         """Its link consumers were in memory."""
         self.leaf.consumers.clear()
         self.leaf_restarts(device)
-
-    @rule()
-    def the_agent_is_updated(self) -> None:
-        """The link consumer is as an older agent made it."""
-        for consumer in self.leaf.consumers.values():
-            consumer.misplaced = True
-        self.the_agent_dies_or_starts()
 
     @rule()
     def stores_are_copied(self) -> None:

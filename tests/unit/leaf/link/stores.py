@@ -17,14 +17,12 @@ NOT_PAUSED = float("-inf")
 @dataclass
 class Consumer:
     """A durable push consumer with flow control: where it starts, up to where it has delivered, and its ack
-    floor, which may trail by far (it moves with flow control, once a second at rest). One that is `misplaced`
-    is of an agent that had its server keep it elsewhere."""
+    floor, which may trail by far (it moves with flow control, once a second at rest)."""
 
     start: int
     place: int
     floor: int
     paused_until: float = NOT_PAUSED
-    misplaced: bool = False
 
 
 @dataclass

@@ -35,7 +35,7 @@ from tests.unit.leaf.link.test_observation import WELL
 NOW = 1000.0
 UP = UplinkStatus(True, NOW - 1, "s/1")
 DOWN = UplinkStatus(False, NOW - 1)
-FLOWS = ConsumerInfo("hub-e", "", 210, 210, 200, 0, 0, 1, 0.0, True, {"mem_storage": True})
+FLOWS = ConsumerInfo("hub-e", "", 210, 210, 200, 0, 0, 1, 0.0, True, {})
 PAUSED = replace(FLOWS, pause_remaining=25.0)
 SAID = replace(WELL, asked_at=NOW - 0.5, link_key="s/1", epoch="e")
 LOST = replace(SAID, cursor=100, hub_agrees=False)
@@ -572,59 +572,6 @@ def test_a_hub_that_does_not_answer_once_the_consumer_pauses_is_not_known_to_be_
     long = UplinkStatus(True, NOW - 200, "s/1")
     (resumes,) = course(replace(sent(0, asked_at=-61, consumer=held), link=long), memory=STALLED)
     assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
-
-
-ELSEWHERE = replace(FLOWS, config={})
-
-
-def test_a_consumer_that_its_server_keeps_elsewhere_is_replaced_once_nothing_is_under_way() -> None:
-    due, drains, asks, begins = course(
-        seen(consumer=replace(ELSEWHERE, ack_pending=5)),
-        replace(seen(consumer=replace(ELSEWHERE, ack_pending=5, pause_remaining=29.0)), now=NOW + 1),
-        replace(seen(consumer=replace(ELSEWHERE, pause_remaining=28.0)), now=NOW + 2),
-        replace(
-            seen(
-                consumer=replace(ELSEWHERE, pause_remaining=27.0),
-                comparison=replace(SAID, asked_at=NOW + 2.5, cursor=210, last=210),
-            ),
-            now=NOW + 3,
-        ),
-    )
-    assert due.actions == (Pause(PAUSE),)
-    assert drains.actions == ()
-    assert asks.actions == (AnnounceNow(),)
-    assert begins.actions == (Repair(NewEpoch(EpochReason.CONSUMER_MOVED, 211)),)
-
-
-@pytest.mark.parametrize(
-    "hindered",
-    [
-        replace(SEEN, consumer=replace(ELSEWHERE, push_bound=False)),
-        replace(SEEN, consumer=ELSEWHERE, comparison=replace(SAID, hub_state="full")),
-        replace(SEEN, consumer=ELSEWHERE, comparison=replace(SAID, cursor_certain=False)),
-        replace(SEEN, consumer=ELSEWHERE, may_repair_at=NOW + 10),
-        replace(SEEN, consumer=ELSEWHERE, refused="not now"),
-    ],
-    ids=["nobody listens", "no room", "cursor uncertain", "an epoch has just begun", "refused"],
-)
-def test_a_consumer_kept_elsewhere_flows_on_while_an_epoch_would_not_go_well(
-    hindered: LinkObservation,
-) -> None:
-    assert decide(KNOWN, hindered).actions == ()
-
-
-def test_a_consumer_kept_elsewhere_flows_on_when_the_hub_falls_silent() -> None:
-    paused = seen(consumer=replace(ELSEWHERE, pause_remaining=20.0))
-    *_, resumes = course(seen(consumer=ELSEWHERE), replace(paused, now=NOW + 11))
-    assert (resumes.memory.due, resumes.actions) == (None, (Resume(),))
-
-
-def test_a_difference_found_while_a_consumer_is_replaced_decides_where_the_epoch_begins() -> None:
-    found = seen(
-        consumer=replace(ELSEWHERE, pause_remaining=25.0), comparison=replace(LOST, asked_at=NOW + 1)
-    )
-    *_, begins = course(seen(consumer=ELSEWHERE), replace(found, now=NOW + 2))
-    assert begins.actions == (Repair(HUB_LOST),)
 
 
 def test_a_repair_that_is_due_outlives_a_lost_link() -> None:
