@@ -27,8 +27,7 @@ from agent.contract import (
     parse_answer,
 )
 from agent.demo.loopback import LoopbackProxy
-from agent.hub.registrar import fleet_watch, service
-from agent.hub.registrar.quota import Quota
+from agent.hub.registrar import fleet_watch
 from agent.jetstream import JetStreamError
 from hub_jobs.audit.in_transit import ask_hub, in_transit_of
 from hub_jobs.source.server import Server
@@ -126,7 +125,6 @@ async def test_a_leaf_of_an_aggregate_that_is_not_provided_any_more_is_told_the_
 async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_itself(
     servers: ServerPair, hub: HubHand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "Quota", partial(Quota, hour=3.0))
     monkeypatch.setattr(fleet_watch, "_TRAFFIC_SECONDS", 0.2)
     member = await Member.make(servers.leaf, ("normal",))
     async with hub.registrar(bytes_per_hour=Size(200_000)) as registrar:
@@ -145,11 +143,14 @@ async def test_a_domain_that_sends_too_much_waits_on_its_leaf_and_goes_on_by_its
         assert registrar.status()["leaves"]["edge-1"]["words"] == ["capped"]
         await member.store(2)
         answer = (await member.announce()).classes["normal"]
-        assert (answer.state, answer.cursor, answer.certain) == ("capped", 3, True)
+        assert (answer.state, answer.certain) == ("capped", True)
+        assert answer.cursor <= 3, "two messages are over the limit: the third may be left on the leaf"
+        assert registrar._quota is not None
+        registrar._quota._hour = 3.0
         await hub.holds("edge-1", 5)
         assert (await member.announce()).classes["normal"].cursor == 5
         found = (await ids_in(hub.js, aggregate(0)))["TEL_edge-1_normal"]
-        assert len(set(found)) == 5
+        assert len(found) == len(set(found)) == 5
 
 
 async def test_a_link_that_ends_before_it_is_looked_at_counts_with_all_that_it_carried(
