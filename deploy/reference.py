@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
@@ -21,6 +21,7 @@ from msgspec.structs import FieldInfo, fields
 from agent.config.schema import Config
 from agent.config.values import Linger, RestAfter, Seconds, Size, SyncInterval
 from agent.leaf.inputs import OPTIONS
+from agent.leaf.inputs.shared import InputOptions
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "configuration.md"
@@ -42,7 +43,8 @@ that name, and files in a directory beside this one may add tables
 _INPUTS: Final = """## Inputs
 
 Each `[[input]]` has a `type`, which decides its other keys. Other types are those of installed packages
-([write-an-input.md](write-an-input.md)).
+([write-an-input.md](write-an-input.md)). Every type has these keys; below are its own, and those with another
+default or meaning:
 """
 _MORE: Final = {
     "http": "send.md#send-a-reading",
@@ -70,11 +72,13 @@ _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 def page() -> str:
     """The whole document. Raises `KeyError` for a key without a sentence."""
-    parts = [_HEAD, *_section(Config, "", "##", "The top of the file", ""), _INPUTS]
+    common = [_row(InputOptions, field).replace("| – |", "| the type |") for field in fields(InputOptions)]
+    parts = [_HEAD, *_section(Config, "", "##", "The top of the file", ""), _INPUTS, *_rows(common)]
     for kind, options in sorted(OPTIONS.items()):
         more = _MORE.get(kind, f"inputs.md#{kind}")
-        intro = f"[{more.partition('#')[0]}]({more}) says what it does."
-        parts += _section(options, "[[input]]", "###", f'`type = "{kind}"`', intro)
+        intro = f"[{more.partition('#')[0]}]({more}) describes it."
+        known = {row.replace("| the type |", f'| `"{kind}"` |') for row in common}
+        parts += _section(options, "[[input]]", "###", f'`type = "{kind}"`', intro, known)
     return "\n".join(parts)
 
 
@@ -107,8 +111,14 @@ def _sentence(kind: type[Struct], key: str) -> str | None:
 
 
 def _section(
-    kind: type[Struct], path: str, level: str, title: str = "", intro: str | None = None
+    kind: type[Struct],
+    path: str,
+    level: str,
+    title: str = "",
+    intro: str | None = None,
+    known: Container[str] = (),
 ) -> Iterator[str]:
+    """The heading, introduction and rows of a table, and of the tables in it, without `known` rows."""
     inner = [one for one in fields(kind) if is_table(kind, one)]
     # Small tables may stand within the line of their key, and have a sentence there too.
     rows = [_row(kind, one) for one in fields(kind) if one not in inner or _sentence(kind, one.encode_name)]
@@ -116,14 +126,18 @@ def _section(
     yield f"{level} {title or f'`{path}`'}\n"
     if text:
         yield f"{text}\n"
-    if rows:
-        yield "\n".join(["| key | type | default | means |", "|---|---|---|---|", *rows, ""])
+    yield from _rows([row for row in rows if row not in known])
     for one in inner:
         table = _table(one.type)
         if table is not None:
             name = ".".join(filter(None, [path.strip("[]"), one.encode_name]))
             many = get_origin(one.type) is list
             yield from _section(table, f"[[{name}]]" if many else f"[{name}]", level)
+
+
+def _rows(rows: list[str]) -> Iterator[str]:
+    if rows:
+        yield "\n".join(["| key | type | default | means |", "|---|---|---|---|", *rows, ""])
 
 
 def _row(kind: type[Struct], field: FieldInfo) -> str:
