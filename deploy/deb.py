@@ -30,7 +30,7 @@ ARCHITECTURES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 """Those of Debian for which packages are made, and how wheels call them."""
 TOOLS: Final = {"dpkg-deb": "dpkg", "/usr/bin/python3": "python3"}
 """The programs that make a package, each with the Debian package that has it."""
-_EXTRAS: Final = "embedded,modbus,mqtt,opcua,otlp,otlp-grpc,remote-write,sparkplug"
+_EXTRAS: Final = "embedded,modbus,mqtt,opcua,otlp,otlp-grpc,prometheus,remote-write,sparkplug"
 _GLIBC: Final = 28
 """The minor version of the C library, 2.28, that a wheel in the package may ask for."""
 _AS_SOURCE: Final = ("nkeys",)

@@ -31,6 +31,7 @@ _PINNED: Final = (
     "opcua",
     "otlp",
     "otlp-grpc",
+    "prometheus",
     "remote-write",
     "sparkplug",
 )

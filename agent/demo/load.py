@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-
-import aiohttp
-
-from agent.base.wait import loop_time
+from time import monotonic, sleep
+from urllib.parse import urlsplit
 
 SENDERS = 4
 READINGS = 100
@@ -51,63 +51,55 @@ class SenderTotals:
     unanswered: int = 0
 
 
-async def send(
-    session: aiohttp.ClientSession,
-    url: str,
-    domain: str,
-    sender: int,
-    rate: float,
-    until: float,
-    count: SenderTotals,
-) -> None:
-    """Send a request each 1/`rate` seconds until `until` (loop time), each until acknowledged."""
-    loop = asyncio.get_running_loop()
-    request, due = 0, loop.time()
-    while loop.time() < until:
-        key = f"{domain}-{sender}-{request}"
-        if not await acknowledged(session, url, key, body(sender, request), until + _GRACE_SECONDS, count):
+def send(url: str, domain: str, sender: int, rate: float, until: float, count: SenderTotals) -> None:
+    """Send a request each 1/`rate` seconds until `until` (monotonic), each until acknowledged."""
+    place = urlsplit(url)
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
+    request, due = 0, monotonic()
+    while monotonic() < until:
+        key, payload = f"{domain}-{sender}-{request}", body(sender, request)
+        if not acknowledged(connection, key, payload, until + _GRACE_SECONDS, count):
             count.unanswered += READINGS
             return
         request += 1
         count.acknowledged[device(sender)] = request * READINGS
         due += 1 / rate
-        await asyncio.sleep(max(0.0, due - loop.time()))
+        sleep(max(0.0, due - monotonic()))
 
 
-async def acknowledged(
-    session: aiohttp.ClientSession, url: str, key: str, payload: bytes, until: float, count: SenderTotals
+def acknowledged(
+    connection: HTTPConnection, key: str, payload: bytes, until: float, count: SenderTotals
 ) -> bool:
     """Send a request until 204; False after `until`."""
-    loop = asyncio.get_running_loop()
     headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": key}
-    while loop.time() < until:
+    while monotonic() < until:
         try:
-            async with session.post(f"{url}/v1/readings", data=payload, headers=headers) as answer:
+            connection.request("POST", "/v1/readings", payload, headers)
+            with connection.getresponse() as answer:
+                answer.read()
                 if answer.status == 204:
                     return True
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            pass  # unanswered: it may be stored or not, so it goes again under the same key
+        except (HTTPException, OSError):
+            connection.close()  # unanswered: it may be stored or not, so it goes again under the same key
         count.repeated += 1
-        await asyncio.sleep(_RETRY_SECONDS)
+        sleep(_RETRY_SECONDS)
     return False
 
 
-async def main(seconds: float, rate: float, urls: dict[str, str]) -> None:
+def main(seconds: float, rate: float, urls: dict[str, str]) -> None:
     """Send `rate` readings a second per domain for `seconds`, then print counts."""
-    until = loop_time() + seconds
+    until = monotonic() + seconds
     counts = {domain: SenderTotals() for domain in urls}
-    timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
+    with ThreadPoolExecutor(SENDERS * len(urls)) as threads:
         tasks = [
-            group.create_task(
-                send(session, url, domain, sender, rate / READINGS / SENDERS, until, counts[domain])
-            )
+            threads.submit(send, url, domain, sender, rate / READINGS / SENDERS, until, counts[domain])
             for domain, url in urls.items()
             for sender in range(SENDERS)
         ]
-        while not all(task.done() for task in tasks):
-            await asyncio.wait(tasks, timeout=_REPORT_SECONDS)
+        while wait(tasks, _REPORT_SECONDS).not_done:
             report(counts, final=False)
+        for task in tasks:
+            task.result()
     report(counts, final=True)
 
 
@@ -140,6 +132,4 @@ async def write_lines(path: Path, rate: int, seconds: float) -> int:
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(float(sys.argv[1]), float(sys.argv[2]), dict(pair.split("=", 1) for pair in sys.argv[3:]))
-    )
+    main(float(sys.argv[1]), float(sys.argv[2]), dict(pair.split("=", 1) for pair in sys.argv[3:]))

@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
-import aiohttp
 import nats
 from nats.errors import Error as NatsError
 
@@ -21,6 +21,7 @@ from agent.leaf.inputs.file.positions import parse_position
 from agent.leaf.publish.pull_progress import parse_progress
 
 _POLL_SECONDS = 0.05
+_ANSWER_SECONDS = 5.0
 _CONNECT_SECONDS = 2
 
 
@@ -111,8 +112,11 @@ async def ready(member: Member) -> bool:
 
 
 async def _admin_answer(member: Member, path: str) -> bytes | None:
-    try:
-        async with aiohttp.ClientSession() as session, session.get(member.admin_url + path) as answer:
-            return await answer.read() if answer.status == 200 else None
-    except aiohttp.ClientError:
-        return None
+    def ask() -> bytes | None:
+        try:
+            with urlopen(member.admin_url + path, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - an own address
+                return bytes(answer.read())
+        except OSError:
+            return None
+
+    return await asyncio.to_thread(ask)

@@ -124,6 +124,15 @@ def test_an_input_says_in_words_what_is_wrong_whatever_its_options_name(kind: st
     tried()
 
 
+def test_an_input_whose_library_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.leaf.inputs.shared.find_spec", lambda _: None)
+    for kind in ("modbus", "mqtt", "opcua", "otlp_grpc", "prometheus"):
+        options = OPTIONS[kind](**REQUIRED.get(kind, {}))
+        (one,) = make_inputs([options], Metrics(), LocalServer("", Path("x")))
+        extra = kind.replace("_", "-")
+        assert f'pip install "petiole[{extra}]"' in "".join([*one.check(), *one.obstacles()])
+
+
 def test_a_check_that_fails_itself_is_a_problem_in_words() -> None:
     class Broken:
         name = "broken"

@@ -32,7 +32,7 @@ from agent.leaf.inputs.prometheus.exposition import (
     scrape,
     trust,
 )
-from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
+from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer, missing_extra
 from agent.leaf.inputs.shared.samples import Names, SampleLine, SampleStore, check_interval, encode, turns
 from agent.leaf.inputs.shared.value_memory import ValueMemory
 from agent.leaf.intake import Chunk, Intake
@@ -69,6 +69,7 @@ class PrometheusInput(ConfiguredInput[PrometheusOptions]):
 
     def _mistakes(self) -> Iterator[str]:
         options = self._options
+        yield from missing_extra("prometheus", "aiohttp")
         if not 1 <= len(options.urls) <= _MAX_URLS:
             yield f"urls names {len(options.urls)} targets; give 1 to {_MAX_URLS}"
         for url in options.urls:
