@@ -227,10 +227,10 @@ class TailGroup:
         before = header.starts() | merged(self._before, self._kept)
         for number, end in sorted(header.generations().items()):
             start = before[number].offset if number in before else 0
-            if end.offset <= start or not end.inode:
-                continue
+            if end.offset <= start or end.status is not Status.OPEN:
+                continue  # none of its lines were in the batch
             one = self._catalogue.tracked.get(number)
-            piece = None if one is None or one.found is None else self._last_piece(one, start, end.offset)
+            piece = None if one is None or one.found is None else self._last_piece(one, start, end)
             if one is None or piece is None:
                 self._round = []
                 where = one.path if one is not None and one.path else where
@@ -252,17 +252,17 @@ class TailGroup:
         self._told = set(self._catalogue.tracked)
         self._scanned = -math.inf
 
-    def _last_piece(self, one: Tracked, start: int, end: int) -> TailedLines | None:
+    def _last_piece(self, one: Tracked, start: int, end: Generation) -> TailedLines | None:
         try:
             file = OpenFile(one.path, one.known.inode, start)
         except (ReplacedError, OSError):
             return None
         try:
             limits = ReadLimits(self._limits.line, lines=contract.MAX_BATCH_BYTES)
-            while file.offset < end:
-                read = file.read(limits, stop=end)
+            while file.offset < end.offset:
+                read = file.read(limits, stop=end.offset)
                 if read.piece is not None:
-                    return read.piece if read.piece.end == end else None
+                    return read.piece if end.holds(read.piece.fingerprint) else None
                 if not read.more:
                     return None
         except OSError:
