@@ -8,7 +8,6 @@ files are read once, with a `Doubt`.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -128,7 +127,7 @@ class Catalogue:
         """The next id."""
         self.looked = set(looked)
         self._from_end, self._is_older = from_end, is_older
-        self._scans = 0
+        self._scans = self._clear_scans = 0
         self._warned_at = float("-inf")
         self._sizes: dict[int, int] = {}
         self._suspected: set[int] = set()
@@ -154,14 +153,15 @@ class Catalogue:
         seen = self._match([*listing.beside.values(), *listing.live.values()])
         self._settle_copies(seen)
         self._take_over(seen)
+        self._judge(seen)
         for file in [file for file in seen.unknown if file.live and file.path in seen.unread]:
             seen.placed[seen.unread[file.path].known.id] = file
             seen.unknown.remove(file)
-        self._judge(seen)
         self._begin(seen)
         self._note(seen)
         if not self.problems:
             self.looked.update(map(key_of, self._paths))
+            self._clear_scans += 1
         self._from_end = False
         self._warn(now)
         self.absent = [path for path in self._paths if not is_wild(path) and path not in listing.live]
@@ -192,12 +192,15 @@ class Catalogue:
         )
 
     def finish(self, one: Tracked) -> None:
-        """Note a generation as read and left."""
+        """Note a generation as read and left. Forget one without content, which only its inode would tell."""
         if one.reader is not None:
             one.known = one.known.at(one.reader.offset, one.reader.fingerprint)
         one.known = one.known._replace(status=Status.DONE)
         one.close()
         one.verified = None
+        copied = {other.known.of for other in self.tracked.values() if other.known.status is Status.COPY}
+        if not one.known.offset and one.known.id not in copied:
+            del self.tracked[one.known.id]
 
     def _match(self, found: Iterable[Found]) -> _Look:
         found = list(found)
@@ -223,16 +226,16 @@ class Catalogue:
             if match is not None and match.known.status is Status.PASSED and file.live:
                 del self.tracked[match.known.id]  # it has a name that is followed, and none of it was read
                 match = None
-            if match is not None and file.size and not match.known.offset and match.reader is None:
+            if match is not None and (not file.size or match.known.offset or match.reader is not None):
+                seen.placed[match.known.id] = file
+                continue
+            seen.unknown.append(file)
+            if match is not None:
                 seen.unread[file.path] = match
                 seen.unsure.add(match.known.id)
-                seen.unknown.append(file)
-            elif match is None:
-                seen.unknown.append(file)
-                for one in own:
+            for one in own:
+                if match is None or one.known.offset:
                     seen.changed.setdefault(one.known.id, file)
-            else:
-                seen.placed[match.known.id] = file
         return seen
 
     def _settle_copies(self, seen: _Look) -> None:
@@ -327,7 +330,9 @@ class Catalogue:
                     break
 
     def _judge(self, seen: _Look) -> None:
-        live = {key_of(file.home): file for file in seen.unknown if file.live}
+        live = {
+            key_of(file.home): file for file in seen.unknown if file.live and file.path not in seen.unread
+        }
         for one in sorted(self._without_file(seen), key=_likeliest) if seen.unknown else ():
             file = seen.changed.get(one.known.id)
             if file not in seen.unknown:
@@ -352,7 +357,7 @@ class Catalogue:
         fits = _head_fits(one, probe)
         if reader is not None and known.id not in seen.changed and not reader.resembles(probe):
             # The deleted file is read to its end. The new one may have been made of a part of it.
-            if probe.size and (fits or probe.has_line_of(reader.fingerprint)):
+            if probe.size and (fits or probe.has_line_of(reader)):
                 self._name("twice", file.path, f"has lines of the file that it replaced; {_WHOLE}")
             return
         if fits and probe.size:
@@ -400,7 +405,7 @@ class Catalogue:
             if fits is None:
                 reason = f"begins as before and differs within its first kilobyte; {_WHOLE}"
                 self._name("twice", file.path, reason)
-            elif probe.size and (reader is None or probe.has_line_of(reader.fingerprint)):
+            elif probe.size and (reader is None or probe.has_line_of(reader)):
                 reason = f"replaced a file that was read, and may hold lines of that file; {_WHOLE}"
                 self._name("twice", file.path, reason)
             self._lose(one, file.path)
@@ -446,9 +451,9 @@ class Catalogue:
                         if count >= MAX_FILES:
                             unread.append(file.path)
                             continue
-                        count += 1
-                        live[file.path] = new.id
-                        self._begin_live(new, file, probe, seen)
+                        if self._begin_live(new, file, probe, seen):
+                            count += 1
+                            live[file.path] = new.id
                     elif (
                         key_of(file.pattern) not in self.looked
                         and key_of(file.home) not in homes
@@ -478,7 +483,8 @@ class Catalogue:
                 " an input of their own, or move away those that are done with"
             )
 
-    def _begin_live(self, known: Generation, file: Found, probe: Probe, seen: _Look) -> None:
+    def _begin_live(self, known: Generation, file: Found, probe: Probe, seen: _Look) -> bool:
+        """Begin a file at its path; False where the next look decides."""
         first = probe.head(FINGERPRINT_BYTES)
         for one in [self.tracked[number] for number in seen.placed]:
             is_read = one.known.offset and one.known.status is not Status.PASSED
@@ -486,10 +492,16 @@ class Catalogue:
                 reason = f"begins with all that was read of {one.path}, and is read as well"
                 self._name("twice", file.path, reason)
                 break
+        else:
+            if self._is_older and self._clear_scans < _LOST:
+                self._name_as_older(file)
+            elif not self._name_copy(file, probe, seen):
+                return False
         if self._from_end:
             place = probe.line_end(probe.size)
             known = known.at(place, probe.at(place))
         self._add(known, file, seen)
+        return True
 
     def _is_copy(self, file: Found, probe: Probe, origin: Tracked, seen: _Look) -> bool:
         with Probe(seen.placed[origin.known.id]) as other:
@@ -508,13 +520,24 @@ class Catalogue:
 
     def _begin_rotated(self, known: Generation, file: Found, probe: Probe, seen: _Look) -> None:
         if self._is_older:
-            reason = "was rotated, and whether it was read is not known after an older state was restored"
-            self._name("twice", file.path, reason)
-        elif any(_may_be_copied(one, file, probe) for one in self._without_file(seen)):
-            self._name(
-                "twice", file.path, "may be a copy of a file that was read further, and is read as well"
-            )
+            self._name_as_older(file)
+        elif not self._name_copy(file, probe, seen):
+            return
         self._add(known, file, seen)
+
+    def _name_as_older(self, file: Found) -> None:
+        reason = "is new to an older state that was restored, so whether it was read is not known"
+        self._name("twice", file.path, reason)
+
+    def _name_copy(self, file: Found, probe: Probe, seen: _Look) -> bool:
+        """Name a new file that may begin a lost one; False if the next look may find that one."""
+        lost = [one for one in self._without_file(seen) if _may_be_begun(one, probe)]
+        if any(one.reader is None and not _is_gone(one, seen) for one in lost):
+            return False
+        if lost:
+            reason = "may be a copy of a file that was read further, and is read as well"
+            self._name("twice", file.path, reason)
+        return True
 
     def _note(self, seen: _Look) -> None:
         self._live = {}
@@ -533,7 +556,7 @@ class Catalogue:
                 continue
             one.found = None
             one.missing += 1
-        for one in self.tracked.values():
+        for one in list(self.tracked.values()):
             is_lost = one.open and one.missing >= _LOST and one.reader is None
             if is_lost and (one.known.home in self._live or one.known.id in seen.changed):
                 self._lose(one, one.path or self._path_of(one))
@@ -620,14 +643,20 @@ def _is_gone(one: Tracked, seen: _Look) -> bool:
     if one.known.id in seen.changed:
         return True
     if one.reader is not None:
-        return os.fstat(one.reader.fd).st_nlink == 0
+        return one.reader.is_deleted()
     return one.missing > 0
 
 
-def _may_be_copied(one: Tracked, file: Found, probe: Probe) -> bool:
-    known, head = one.known, probe.head(FINGERPRINT_BYTES)
-    if not one.open or known.home != key_of(file.home) or known.offset <= probe.size:
+def _may_be_begun(one: Tracked, probe: Probe) -> bool:
+    """Tell whether a file may be the beginning of all that was read of a generation."""
+    known = one.known
+    if not one.open or known.offset <= probe.size:
         return False
+    if one.reader is not None:
+        return one.reader.resembles(probe)
+    head = probe.head(known.head_bytes)
+    if len(head) == FINGERPRINT_BYTES:
+        return head_digest(head) == known.head
     return known.may_begin(head) or not known.can_tell(head)
 
 

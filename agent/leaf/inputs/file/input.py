@@ -106,7 +106,7 @@ class FileInput(PositionedInput[FileOptions]):
             line=options.line,
             descriptors=_descriptors(),
         )
-        if intake.notes.take_stale(self.name) or following.is_from_catalogue_alone:
+        if intake.notes.take_stale(self.name) or following.is_from_older_state:
             reason = "are read from a position of an older copy of the agent's state, which was restored"
             await self._doubt(Doubt("twice", "all files", reason))
         parser = options.parser(intake.domain)

@@ -112,19 +112,21 @@ class Probe:
         """Tell whether the other file begins with this one, by first and last common kilobyte."""
         return 0 < self.size <= other.size and self.at(self.size) == other.at(self.size)
 
-    def has_line_of(self, marks: Fingerprint) -> bool:
-        """Tell whether the file begins with the first line of marks, or has the last anywhere."""
-        first = marks.head.partition(b"\n")[0]
+    def has_line_of(self, file: OpenFile) -> bool:
+        """Tell whether this one begins with the first line of a file, or has its last or last read one."""
+        first = file.fingerprint.head.partition(b"\n")[0]
         if self.head(len(first)) == first:
             return True
-        line, before = marks.tail[marks.tail.rfind(b"\n", 0, -1) + 1 :], b""
+        ends = (file.fingerprint, fingerprint_at(file.fd, os.fstat(file.fd).st_size))
+        lines = [line for marks in ends if (line := marks.last_line())]
+        before = b""
         for place in range(0, _SEARCHED, _BLOCK):
             data = before + os.pread(self._fd, _BLOCK, place)
-            if line in data:
-                return bool(line)
+            if any(line in data for line in lines):
+                return True
             if len(data) == len(before):
                 break
-            before = data[-len(line) :]
+            before = data[-FINGERPRINT_BYTES:]
         return False
 
     def line_end(self, offset: int) -> int:
@@ -218,7 +220,10 @@ class OpenFile:
         if (info.st_size, info.st_mtime_ns) != (self.size, self._stamp):
             self.size, self._stamp = info.st_size, info.st_mtime_ns
             self.since, self.drained, self._without_data = now, False, 0
-        self.deleted = info.st_nlink == 0
+        self.deleted = self.is_deleted()
+
+    def is_deleted(self) -> bool:
+        return os.fstat(self.fd).st_nlink == 0
 
     def read(self, limits: ReadLimits, *, last: bool = False, stop: int | None = None) -> TailRead:
         """Read the next piece up to `stop`; `last` accepts an unterminated line."""

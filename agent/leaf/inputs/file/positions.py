@@ -76,6 +76,9 @@ class Fingerprint(NamedTuple):
             tail = (self.tail + tail)[-FINGERPRINT_BYTES:]
         return Fingerprint(head, tail)
 
+    def last_line(self) -> bytes:
+        return self.tail[self.tail.rfind(b"\n", 0, -1) + 1 :]
+
     def digest(self) -> bytes:
         return blake2b(self.head + self.tail, digest_size=_MARK).digest()
 

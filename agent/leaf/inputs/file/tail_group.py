@@ -97,12 +97,17 @@ class TailGroup:
         """Of the saved catalogue."""
         self._saved = {} if self._kept is None else self._kept.generations()
         self._saved_looked = set() if self._kept is None else set(self._catalogue.looked)
+        read = {
+            number: one for number, one in self._saved.items() if one.status in (Status.OPEN, Status.DONE)
+        }
+        if self._before is None:
+            self.is_from_older_state = any(one.offset for one in read.values())
+        else:
+            told = self._before.generations() if self._number < self._before.c else read
+            self.is_from_older_state = not read.keys() <= told.keys()
+        """Whether more may be stored of a file than the catalogue knows, which alone tells its place."""
         if self._before is not None:
             self._number = max(self._number, self._before.c)
-        self.is_from_catalogue_alone = position is None and any(
-            one.offset and one.status in (Status.OPEN, Status.DONE) for one in self._saved.values()
-        )
-        """Whether an earlier position is lost."""
         self._told = set(self._catalogue.tracked)
         """Generations in the catalogue that is kept, or in the position that is stored."""
         self._tries = 0
