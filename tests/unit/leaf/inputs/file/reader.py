@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest import mock
 
+from agent.leaf.inputs.file.catalogue import Doubt
+from agent.leaf.inputs.file.open_file import OpenFile
 from agent.leaf.inputs.file.tail_group import QUIET, SCAN, ReadResult, TailGroup
 
 ENDLESS = 10_000
@@ -32,7 +38,7 @@ class Reader:
 
     def _begin(self) -> TailGroup:
         until = self.begun[0] if self.begun is not None else None
-        return TailGroup(
+        following = TailGroup(
             self.paths,
             self.position,
             self.kept,
@@ -40,6 +46,9 @@ class Reader:
             until=until,
             descriptors=self.descriptors,
         )
+        if following.is_from_older_state:
+            self.seen.append(ReadResult(doubts=[Doubt("twice", "all files", "are read from an older state")]))
+        return following
 
     def gather(self) -> tuple[ReadResult, str | None, list[str]]:
         """What is read, with the position behind it and its lines."""
@@ -107,6 +116,49 @@ def readers() -> Iterator[Callable[..., Reader]]:
     yield make
     for one in made:
         one.following.close()
+
+
+class Deleted:
+    """Files that were deleted, each of which keeps its inode until `give` makes it a new file: what file
+    systems do by chance. The reader takes them for deleted, and what it holds open stays as it is."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="petiole-deleted-"))
+        self._inodes: list[int] = []
+        really = OpenFile.is_deleted
+        self._patched = mock.patch.object(
+            OpenFile,
+            "is_deleted",
+            lambda file: really(file) or os.fstat(file.fd).st_ino in self._inodes,
+        )
+        self._patched.start()
+
+    def put(self, path: Path) -> int:
+        """Delete a file; its inode."""
+        inode = path.stat().st_ino
+        path.rename(self._folder / str(inode))
+        self._inodes.append(inode)
+        return inode
+
+    def give(self, path: Path) -> None:
+        """Create an empty file with the inode that was freed last, if there is any."""
+        held = set(_held())
+        for inode in reversed(self._inodes):
+            if inode not in held:
+                self._inodes.remove(inode)
+                os.truncate(self._folder / str(inode), 0)
+                (self._folder / str(inode)).rename(path)
+                return
+
+    def close(self) -> None:
+        self._patched.stop()
+        shutil.rmtree(self._folder)
+
+
+def _held() -> Iterator[int]:
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the folder itself
+            yield fd.stat().st_ino
 
 
 def append(path: Path, text: str) -> None:

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from agent.leaf.inputs.file.tail_group import QUIET, REST, SCAN
 from tests.harness.examples import machine
-from tests.unit.leaf.inputs.file.reader import Reader, append
+from tests.unit.leaf.inputs.file.reader import Deleted, Reader, append
 
 NAMES = st.sampled_from(["a", "b", "c"])
 CLOCK = st.integers(0, 4_000_000_000)
@@ -35,6 +35,10 @@ class Files(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="petiole-files-"))
         self.reader = Reader(self.folder / self.patterns[0])
+        self.away = Path(tempfile.mkdtemp(prefix="petiole-files-"))
+        self.deleted = Deleted()
+        self.reuses = False
+        """Whether a new file gets the inode of a deleted one, unless the reader holds that open."""
         self.written: list[str] = []
         self.may_lack: set[str] = set()
         self.may_double: set[str] = set()
@@ -44,19 +48,35 @@ class Files(RuleBasedStateMachine):
         """Whether a file took the place or the inode of one that is gone, and may be the rest of it."""
         self.forgets = False
         """Whether a file was cut while no catalogue could be kept: a restart forgets where it was cut."""
+        self.backup: str | None = None
         self.clock = 1_700_000_000
+        self.stamps = itertools.count()
         self.renamed = itertools.count()
 
     def path(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
     def stamp(self, path: Path) -> None:
-        os.utime(path, (self.clock, self.clock))
+        time = self.clock * 10**9 + next(self.stamps)  # the kernel's clock may give one time to two writes
+        os.utime(path, ns=(time, time))
         self.is_replaced |= path.stat().st_ino in self.gone
+
+    def drop(self, path: Path) -> None:
+        """Delete a file."""
+        self.gone.add(self.deleted.put(path))
+
+    def make(self, path: Path) -> Path:
+        if self.reuses and not path.exists():
+            self.deleted.give(path)
+        return path
+
+    def copy(self, path: Path, to: Path) -> None:
+        shutil.copyfile(path, self.make(to))
+        self.stamp(to)
 
     def append(self, path: Path, text: str) -> None:
         self.is_replaced |= path in self.gone and not path.exists()
-        append(path, text)
+        append(self.make(path), text)
         self.stamp(path)
 
     def put(self, path: Path, name: str, pad: int = 0) -> None:
@@ -106,7 +126,7 @@ class Files(RuleBasedStateMachine):
     @rule(name=NAMES, count=st.integers(1, 3000))
     def write_nuls(self, name: str, count: int) -> None:
         if self.path(name).exists() and self.path(name).read_bytes().endswith(b"\n"):
-            append(self.path(name), "\0" * count)
+            self.append(self.path(name), "\0" * count)
 
     @rule(clock=CLOCK)
     def set_the_clock(self, clock: int) -> None:
@@ -128,9 +148,7 @@ class Files(RuleBasedStateMachine):
         path = self.path(name)
         if path.exists() and path.stat().st_size:
             self.shift(name)
-            copy = self.folder / f"{name}.log.1"
-            shutil.copyfile(path, copy)
-            self.stamp(copy)
+            self.copy(path, self.folder / f"{name}.log.1")
             os.truncate(path, 0)
             self.stamp(path)
 
@@ -142,7 +160,7 @@ class Files(RuleBasedStateMachine):
             return
         self.may_double |= set(path.read_bytes().replace(b"\0", b"").decode().splitlines())  # both may be new
         self.shift(name)
-        shutil.copyfile(path, self.folder / f"{name}.log.1")
+        self.copy(path, self.folder / f"{name}.log.1")
         if writes:
             self.put(path, name)
         for _ in range(looks):
@@ -151,6 +169,7 @@ class Files(RuleBasedStateMachine):
         if writes:
             self.reader.settle()
         os.truncate(path, 0)
+        self.stamp(path)
 
     @rule(
         name=NAMES, other=NAMES, rotations=st.integers(0, 2), looks=st.integers(0, 2), restarts=st.booleans()
@@ -165,8 +184,10 @@ class Files(RuleBasedStateMachine):
         if not rotations:
             self.reader.settle()
         if self.path(other).exists():
-            self.gone |= {self.path(other), self.path(other).stat().st_ino}
-        self.path(name).replace(self.path(other))
+            self.gone.add(self.path(other))
+            self.drop(self.path(other))
+            self.is_replaced = True
+        self.path(name).rename(self.path(other))
         for _ in range(looks):
             self.reader.now += SCAN
             self.reader.look()
@@ -198,18 +219,49 @@ class Files(RuleBasedStateMachine):
         if restarts:
             self.reader.following.close()
         copy = self.folder / ".copy"
-        shutil.copyfile(path, copy)
+        self.copy(path, copy)
         if writes:
             self.put(copy, name)
-        copy.replace(path)
+        self.drop(path)
+        copy.rename(path)
         if restarts:
             self.reader.restart()
         self.reader.settle()
 
+    @rule(name=NAMES)
+    def empty(self, name: str) -> None:
+        self.reader.settle()
+        if self.path(name).exists():
+            os.truncate(self.path(name), 0)
+            self.stamp(self.path(name))
+            self.is_replaced = True
+
+    @rule(name=NAMES)
+    def pack_a_rotated_file(self, name: str) -> None:
+        self.reader.settle()
+        if (self.folder / f"{name}.log.1").exists():
+            self.drop(self.folder / f"{name}.log.1")
+            # Without a catalogue or a file after it, a restart does not know that it was read to its end.
+            is_known = self.reader.keeps and self.path(name).exists() and self.path(name).stat().st_size
+            self.is_replaced |= not is_known
+
+    @rule(name=NAMES, restarts=st.booleans())
+    def take_away_or_bring_back(self, name: str, restarts: bool) -> None:
+        away = self.away / f"{name}.log"
+        if away.exists() and not self.path(name).exists():
+            away.rename(self.path(name))
+        elif self.path(name).exists() and not away.exists():
+            self.reader.settle()
+            self.path(name).rename(away)
+            self.is_replaced = True
+        if restarts:
+            self.reader.restart()
+
     @rule(name=NAMES, rest=st.booleans())
     def delete(self, name: str, rest: bool) -> None:
         self.reader.settle()
-        self.path(name).unlink(missing_ok=True)
+        if self.path(name).exists():
+            self.drop(self.path(name))
         self.is_replaced = True
         if rest:
             self.reader.settle()
@@ -231,6 +283,7 @@ class Files(RuleBasedStateMachine):
         if b"\0" in data or len(kept) < 1024:  # old NULs can't be told from new ones, nor short beginnings
             self.may_double |= set(kept.replace(b"\0", b"").decode().splitlines())
         path.write_bytes(kept + b"\0" * nuls)
+        self.stamp(path)
         if not self.reader.keeps:
             self.forgets = True
             # A copy of it may be one of the file as it was read.
@@ -266,7 +319,7 @@ class Files(RuleBasedStateMachine):
         if restarts:
             self.reader.restart()
         self.reader.settle()
-        assert set(self.written[first:]) <= set(self.reader.stored)
+        assert set(self.written[first:]) <= set(self.reader.stored) | self.may_lack
 
     @rule(looks=st.integers(1, 3), hours=st.integers(0, 2), acts=st.booleans(), name=NAMES)
     def list_nothing_for_a_while(self, looks: int, hours: int, acts: bool, name: str) -> None:
@@ -293,7 +346,24 @@ class Files(RuleBasedStateMachine):
     @rule(keeps=st.booleans())
     def the_disk_takes_the_catalogue(self, keeps: bool) -> None:
         self.reader.keeps = keeps
-        self.forgets &= not keeps
+        self.reader.look(take=False)
+        self.forgets &= not keeps or self.reader.begun is not None
+
+    @rule()
+    def back_up_the_state_directory(self) -> None:
+        self.backup = self.reader.kept
+
+    @rule()
+    def restore_the_state_directory(self) -> None:
+        if self.backup is None:
+            return
+        self.reader.kept = self.backup
+        self.may_double |= set(self.written)
+        self.reader.restart()
+
+    @rule(reuses=st.booleans())
+    def inodes_are_reused(self, reuses: bool) -> None:
+        self.reuses = reuses
 
     @rule(count=st.sampled_from([1, 100]))
     def have_descriptors(self, count: int) -> None:
@@ -335,6 +405,8 @@ class Files(RuleBasedStateMachine):
         finally:
             self.reader.following.close()
             shutil.rmtree(self.folder)
+            shutil.rmtree(self.away)
+            self.deleted.close()
 
     def judge(self) -> None:
         stored, written = Counter(self.reader.stored), Counter(self.written)

@@ -82,6 +82,20 @@ def test_lines_that_are_left_of_a_trimmed_file_may_be_twice(
     assert one.twice
 
 
+def test_unread_lines_that_are_left_of_a_trimmed_file_may_be_twice(
+    reader: Callable[..., Reader], path: Path
+) -> None:
+    append(path, text(numbered(0, 5)))
+    one = reader(path)
+    one.settle()
+    append(path, text(numbered(5, 90)))
+    append(path.with_name("new"), text(numbered(50, 90)))
+    path.with_name("new").replace(path)
+    one.settle()
+    assert one.stored == numbered(0, 90) + numbered(50, 90)
+    assert one.twice
+
+
 def test_a_line_whose_newline_is_taken_and_given_back_may_be_twice(
     reader: Callable[..., Reader], path: Path
 ) -> None:

@@ -15,157 +15,13 @@ from agent.leaf.inputs.file.catalogue import WATCH
 from agent.leaf.inputs.file.positions import MAX_FILES, parse_position
 from agent.leaf.inputs.file.tail_group import QUIET, REST, SCAN
 from tests.unit.leaf.inputs.file.reader import Reader, append, readers
-from tests.unit.leaf.inputs.file.test_generations import Files, RotatedFilesMatchToo, unlistable
+from tests.unit.leaf.inputs.file.test_generations import unlistable
 
 
 @pytest.fixture
 def reader_of() -> Iterator[Callable[..., Reader]]:
     with readers() as make:
         yield make
-
-
-def test_a_file_that_is_renamed_between_the_parts_of_a_piece_goes_on_behind_it() -> None:
-    course = Files()
-    course.begin({"a"})
-    course.write("a", 1)
-    course.die_between_parts()
-    course.rename_to_another_path_that_is_followed("a", again=True, restarts=True)
-    course.teardown()
-
-
-def test_a_file_that_is_copied_and_truncated_before_a_piece_of_it_begins_in_the_copy_where_it_began() -> None:
-    course = RotatedFilesMatchToo()
-    course.begin({"a"})
-    course.die_between_parts()
-    course.write("a", 1)
-    course.rotate_by_copying_and_truncating("a")
-    course.look(take=False)
-    course.die_between_parts()
-    course.delete("a", rest=False)
-    course.teardown()
-
-
-def test_a_file_whose_place_is_in_its_copy_has_no_piece_that_is_read_again() -> None:
-    course = RotatedFilesMatchToo()
-    course.begin({"a"})
-    course.rotate_by_copying_and_truncating("a")
-    course.write("a", 1)
-    course.rename_to_another_path_that_is_followed("a", again=False, restarts=True)
-    course.die_between_parts()
-    course.teardown()
-
-
-def test_a_file_that_is_copied_and_truncated_before_any_of_it_is_stored_is_read_from_its_copy() -> None:
-    course = RotatedFilesMatchToo()
-    course.begin({"b"}, stores=False)
-    course.rotate_by_copying_and_truncating("b")
-    course.write("a", 1)
-    course.die_between_parts()
-    course.teardown()
-
-
-def test_a_file_that_is_cut_grows_and_is_cut_again_repeats_no_line() -> None:
-    course = Files()
-    course.begin({"a"}, stores=False)
-    course.write_more_than_a_batch("a")
-    course.cut_off("a", size=1, nuls=0, restarts=False)
-    course.write_more_than_a_batch("a")
-    course.cut_off("a", size=1, nuls=0, restarts=False)
-    course.teardown()
-
-
-def test_a_copy_of_a_file_that_took_the_place_of_a_deleted_one_is_named_where_both_are_new() -> None:
-    course = RotatedFilesMatchToo()
-    course.begin({"a"})
-    course.delete("a", rest=False)
-    course.write("a", 1)
-    course.rotate_slowly_by_copying_and_truncating("a", looks=0, writes=True)
-    course.teardown()
-
-
-def test_what_a_file_held_before_it_was_cut_is_not_known_again_where_no_catalogue_can_be_kept() -> None:
-    course = Files()
-    course.begin({"a"}, stores=False)
-    course.delete("a", rest=False)
-    course.write_more_than_a_batch("b")
-    course.die_between_parts()
-    course.the_disk_takes_the_catalogue(keeps=False)
-    course.cut_off("b", size=1, nuls=1, restarts=False)
-    course.cut_off("b", size=1, nuls=0, restarts=False)
-    course.die_between_parts()
-    course.teardown()
-
-
-def test_a_copy_that_was_never_kept_is_named_where_its_file_was_read_further() -> None:
-    course = Files()
-    course.begin({"a"}, stores=False)
-    course.the_disk_takes_the_catalogue(keeps=False)
-    course.rotate_slowly_by_copying_and_truncating("a", looks=0, writes=True)
-    course.die_between_parts()
-    course.teardown()
-
-
-def test_a_copy_that_is_read_while_no_catalogue_can_be_kept_is_read_again_after_a_kill() -> None:
-    course = Files()
-    course.begin({"a", "c"}, stores=False)
-    course.the_disk_takes_the_catalogue(keeps=False)
-    course.change_the_paths(settles=False)
-    course.rotate_slowly_by_copying_and_truncating("c", looks=0, writes=True)
-    course.change_the_paths(settles=True)
-    course.die_between_parts()
-    course.teardown()
-
-
-def test_a_file_that_was_cut_is_read_again_after_a_kill_where_it_began_though_no_catalogue_is_kept() -> None:
-    course = Files()
-    course.begin({"c", "a"}, stores=False)
-    course.the_disk_takes_the_catalogue(keeps=False)
-    course.write_more_than_a_batch("c")
-    course.cut_off("c", size=400, nuls=0, restarts=True)
-    course.write("c", 2)
-    course.die_between_parts()
-    course.teardown()
-
-
-def test_a_generation_that_was_dropped_has_no_piece_that_is_read_again() -> None:
-    course = Files()
-    course.begin({"a", "c"})
-    course.write_more_than_a_batch("a")
-    course.reader.settle()
-    course.the_disk_takes_the_catalogue(keeps=False)
-    course.cut_off("a", size=1, nuls=0, restarts=False)
-    course.write("c", 2)
-    course.die_between_parts()
-    course.teardown()
-    assert not course.reader.twice
-
-
-def test_lines_behind_fewer_nuls_than_stood_there_before_are_read() -> None:
-    course = Files()
-    course.begin({"a"}, stores=False)
-    course.write_more_than_a_batch("a")
-    course.cut_off("a", size=1, nuls=2, restarts=False)
-    course.cut_off("a", size=1, nuls=1, restarts=False)
-    course.teardown()
-
-
-def test_a_copy_of_which_only_the_position_tells_is_no_piece_that_is_read_again() -> None:
-    course = Files()
-    course.begin({"a", "b"})
-    course.the_disk_takes_the_catalogue(keeps=False)
-    course.rotate_slowly_by_copying_and_truncating("a", looks=1, writes=False)
-    course.write("b", 2)
-    course.die_between_parts()
-    course.teardown()
-    assert not course.reader.doubts
-
-
-def test_a_short_copy_is_named_where_its_file_is_emptied_read_further_and_not_held_open() -> None:
-    course = Files()
-    course.begin({"a"}, stores=False)
-    course.have_descriptors(1)
-    course.rotate_slowly_by_copying_and_truncating("a", looks=0, writes=True)
-    course.teardown()
 
 
 def test_a_file_that_was_emptied_before_any_of_it_was_stored_is_read_after_its_next_rotation(
@@ -223,17 +79,6 @@ def test_a_file_that_is_renamed_before_any_of_it_is_stored_is_read_once_though_i
     append(tmp_path / "a.log", "3\n")
     reader.settle()
     assert reader.stored == ["1", "2", "3"]
-
-
-def test_a_piece_that_is_read_again_from_a_copy_is_stored_once_where_its_file_was_renamed() -> None:
-    course = Files()
-    course.begin({"a"}, stores=False)
-    course.die_between_parts()
-    course.look(take=False)
-    course.rotate_by_copying_and_truncating("a")
-    course.time_passes()
-    course.rename_to_another_path_that_is_followed("a", again=False, restarts=False)
-    course.teardown()
 
 
 def test_what_was_rotated_after_a_file_was_deleted_is_read(
@@ -339,6 +184,21 @@ def test_what_cannot_be_read_holds_nothing_else_up(
     reader.settle()
     assert reader.stored == ["b", "a"]
     assert reader.seen[-1].problems == []
+
+
+def test_a_last_line_that_is_too_long_is_told_once_where_its_file_was_left(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    path = tmp_path / "a.log"
+    append(path, "1\n" + "x" * (contract.MAX_BATCH_BYTES + 1) + "\n")
+    reader = reader_of(path)
+    reader.settle()
+    path.rename(tmp_path / "a.log.1")
+    append(path, "2\n")
+    reader.settle()
+    reader.settle()
+    assert reader.stored == ["1", "2"]
+    assert sum(len(seen.too_long) for seen in reader.seen) == 1
 
 
 def test_a_folder_that_cannot_be_listed_is_told(
@@ -532,8 +392,8 @@ def test_what_was_rotated_after_an_older_catalogue_was_kept_is_read_again_and_na
     reader.restart()
     reader.settle()
     assert reader.stored == ["1", "2", "3", "2"]
-    (doubt,) = reader.twice
-    assert doubt.startswith(f"{tmp_path}/a.log.2 was rotated, and whether it was read is not known")
+    *_, doubt = reader.twice
+    assert doubt.startswith(f"{tmp_path}/a.log.2 is new to an older state")
 
 
 @pytest.mark.parametrize("first", [1, 30, 300])
