@@ -136,11 +136,13 @@ def _mqtt(config: Config) -> Iterator[Problem]:
 
 
 def check_files(config: Config) -> Iterator[Problem]:
-    """Yield problems of the files in [nats]."""
+    """Yield problems of the files in [nats]; those of an external server are its own."""
     for name in _SEEDS:
         file: Path | None = getattr(config.nats, name)
         if file is not None:
             yield from _seed_file(f"nats.{name}", file)
+    if config.nats.server == "external":
+        return
     yield from _mqtt_files(config.nats.mqtt)
     for name in CLUSTER_TLS:
         yield from _pem(f"nats.cluster.{name}", getattr(config.nats.cluster, name))

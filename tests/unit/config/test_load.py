@@ -439,6 +439,17 @@ def test_a_listener_for_devices_is_checked_down_to_its_files(file: Path) -> None
     assert "embedded server only" in "".join(problems(file, LEAF + 'server = "external"\n' + good))
 
 
+@pytest.mark.parametrize("server", ["embedded", "external"])
+def test_the_password_of_a_cluster_is_read_for_an_embedded_server_alone(file: Path, server: str) -> None:
+    seed = file.with_name("seed")
+    seed.touch(0o600)
+    nats = f'[registrar]\nreplicas = 3\n[nats]\nserver = "{server}"\nseed_file = "{seed}"\n'
+    found = file_problems(config(file, HUB + nats + CLUSTER + 'password_file = "/nonexistent"\n'))
+    assert [one.partition(":")[0] for one in found] == (
+        ["nats.cluster.password_file"] if server == "embedded" else []
+    )
+
+
 def test_a_thin_link_is_pinged_and_announced_over_less_often(file: Path) -> None:
     normal, thin = config(file, LEAF).link, config(file, LEAF + '[link]\nprofile = "thin"\n').link
     assert thin.ping_seconds > normal.ping_seconds
