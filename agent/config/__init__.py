@@ -1,7 +1,6 @@
 """Reads the TOML configuration with all problems at once. Options of inputs come from the inputs."""
 
-from agent.config.files import read_table
-from agent.config.load import load, parse, read_struct
+from agent.config.load import load, parse
 from agent.config.schema import (
     Admin,
     Config,
@@ -68,8 +67,6 @@ __all__ = [
     "load",
     "members_digest",
     "parse",
-    "read_struct",
-    "read_table",
     "readers",
     "users_digest",
 ]

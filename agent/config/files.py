@@ -24,11 +24,6 @@ _EDITED: Final = ("leaf", "user")
 Table = dict[str, Any]
 
 
-def read_table(path: Path) -> Table:
-    """Read one TOML file. Raises `ConfigError`."""
-    return _parsed(path, _text(path, "name a file that is there"))
-
-
 def read_whole(path: Path, text: str | None = None) -> tuple[Table, dict[str, str]]:
     """Read a file (or `text`) with fragments, and the fragments' places by key. Raises `ConfigError` for the
     first bad file.

@@ -6,9 +6,9 @@ A problem is `key.path: value; remedy`; tables of a list count from 1.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import NODEFAULT, Struct
@@ -44,7 +44,6 @@ from agent.config.values import (
 
 _MAY_HOLD_SECRETS: Final = ("_file", "tls_key", "command")
 """Endings of keys whose values are hidden."""
-_Kind = TypeVar("_Kind", bound=Struct)
 
 
 def load(path: Path, inputs: Mapping[str, type[Struct]], text: str | None = None) -> Config:
@@ -64,7 +63,7 @@ def parse(
     """Check parsed tables; `places` has fragment keys, `directory` anchors relative paths. Raises
     `ConfigError`.
     """
-    reader = _Reader(expanded, directory)
+    reader = _Reader(directory)
     table = dict(table)
     tables = table.pop("input", [])
     config = reader.root(table)
@@ -82,12 +81,6 @@ def parse(
     return config
 
 
-def read_struct(kind: type[_Kind], table: dict[str, Any]) -> tuple[_Kind, list[Problem]]:
-    """Read any Struct with defaults, and its problems; bad values keep defaults, bad list tables are None."""
-    reader = _Reader()
-    return kind(**reader._values(kind, table, "")), reader.problems
-
-
 def _hidden(problem: Problem) -> Problem:
     return Problem(problem.key, hidden(problem.stood), hidden(problem.remedy))
 
@@ -101,10 +94,8 @@ def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
 class _Reader:
     """Reads tables into Structs and collects problems."""
 
-    def __init__(
-        self, expand: Callable[[Any], Any] = lambda value: value, directory: Path | None = None
-    ) -> None:
-        self._expand, self._directory = expand, directory
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
         self.problems: list[Problem] = []
 
     def root(self, table: dict[str, Any]) -> Config:
@@ -169,7 +160,7 @@ class _Reader:
         if (row := row_of(field.type)) is not None:
             return [self._struct(row, table, place) for place, table in self._tables(value, key)]
         try:
-            converted = msgspec.convert(self._expand(value), field.type, dec_hook=self._hook)
+            converted = msgspec.convert(expanded(value), field.type, dec_hook=self._hook)
             return self._placed(converted) if FILES in metadata(field.type) else converted
         except UnsetError as error:
             remedy = f"set it where petiole runs, or write $${{{error}}} for that text"
