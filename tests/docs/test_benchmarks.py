@@ -10,6 +10,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -154,14 +155,14 @@ async def test_a_message_is_acknowledged_by_its_own_answer_and_none_by_a_lost_co
     received: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await reader.readuntil(b" "):
-            command, size = (await reader.readuntil(b" ")).strip(), int(await reader.readuntil(b" "))
-            received.append((await reader.readexactly(size + 1))[:-1])
-            if received[-1].endswith(b"bye"):
-                writer.close()
-                return
-            said = b"200 OK relp_version=0\nx=y" if command == b"open" else b"200 OK"
-            writer.write(b"%brsp %d %b\n" % (head, len(said), said))
+        with closing(writer), suppress(asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b" "):
+                command, size = (await reader.readuntil(b" ")).strip(), int(await reader.readuntil(b" "))
+                received.append((await reader.readexactly(size + 1))[:-1])
+                if received[-1].endswith(b"bye"):
+                    return
+                said = b"200 OK relp_version=0\nx=y" if command == b"open" else b"200 OK"
+                writer.write(b"%brsp %d %b\n" % (head, len(said), said))
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     relp = Relp(server.sockets[0].getsockname()[1])
