@@ -63,6 +63,9 @@ async def fetch(
     """Return up to `batch` messages and `max_bytes`: those available, and with `wait` those within so many
     seconds.
 
+    The server acknowledges a message before its consumers learn of it (nats-server 2.15.1,
+    `signalConsumersLoop`): without `wait` the newest may be missing.
+
     Raises `ConsumerGoneError`, or `UnavailableError` without any answer for `timeout` seconds more.
     """
     request = {"expires": round(wait * 1e9)} if wait else {"no_wait": True}
