@@ -41,7 +41,7 @@ from tests.harness.agents import (
 from tests.harness.linked_pair import QUICK, LinkedPair, open_linked_pair
 from tests.harness.mqtt_broker import Mosquitto, keep_session, publish
 from tests.harness.servers import ServerPair
-from tests.harness.wait import until
+from tests.harness.wait import SERVER_RETRY_SECONDS, until
 
 LATE = "petiole_refused_after_acceptance_readings_total"
 
@@ -169,7 +169,7 @@ async def test_a_hub_that_is_away_leaves_it_stored_and_a_repeat_waits_for_the_hu
     assert await pair.probe.texts() == ["a/0"]
     assert one.leaf._waits.classes() == [], "nothing is kept of a wait that was given up"
     assert unaccounted(one) == 0
-    monkeypatch.setattr(publisher, "PATIENCE", 15.0)
+    monkeypatch.setattr(publisher, "PATIENCE", SERVER_RETRY_SECONDS)
     waiting = asyncio.create_task(one.submit(chunk("a", key="k")))
     pair.servers.leaf.proxy.restore()
     await waiting

@@ -28,7 +28,7 @@ from hub_jobs.tables.hub_lake import known_aggregates
 from tests.e2e.test_growing_fleet import added, newcomer, reaches, sending
 from tests.harness.agent_process import PETIOLE, Agent, hub_and_leaf
 from tests.harness.hub_machines import answered, connected_to, hubs_and_leaf
-from tests.harness.wait import WAIT_SECONDS, until, wait_for
+from tests.harness.wait import SERVER_RETRY_SECONDS, WAIT_SECONDS, until, wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 ONE_EACH = "[registrar]\ncell_leaves = 1\n"
@@ -77,7 +77,9 @@ class Fleet:
 
     def answers(self, leaf: Agent) -> bool:
         """Whether a leaf answers a command, which expires in an hour."""
-        ended = self.hub.petiole("command", leaf.member.domain, "ping", "--expires", "1h")
+        wait = ("--wait", f"{SERVER_RETRY_SECONDS}s")
+        ping = ("command", leaf.member.domain, "ping", "--expires", "1h", *wait)
+        ended = self.hub.petiole(*ping, seconds=SERVER_RETRY_SECONDS)
         return ended.returncode == 0
 
 

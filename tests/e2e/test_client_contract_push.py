@@ -11,7 +11,7 @@ from nats.js import api
 from nats.js.errors import Error
 
 from tests.harness.places import Place, new_name
-from tests.harness.wait import until
+from tests.harness.wait import WAIT_SECONDS, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -123,7 +123,7 @@ async def test_an_ordered_consumer_reads_a_stream_in_order_and_starts_again_when
 async def test_flow_control_lets_a_slow_reader_have_all_of_it(at: Place) -> None:
     stream = await at.stream()
     acks = [await at.js.publish_async(f"{stream}.x", b"x" * 20_000) for _ in range(200)]
-    await asyncio.wait_for(asyncio.gather(*acks), 20)
+    await asyncio.wait_for(asyncio.gather(*acks), WAIT_SECONDS)
     pushed = await at.js.subscribe(
         f"{stream}.>", flow_control=True, idle_heartbeat=0.5, ordered_consumer=True
     )

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
+from nats.errors import TimeoutError as NoAnswerError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 
@@ -34,7 +35,7 @@ from tests.harness.commands import APP, Program, waking_mirror, working
 from tests.harness.registrar import HubHand, LeafHand, hub_of
 from tests.harness.servers import ServerPair, open_server_pair
 from tests.harness.streams import PatientJetStream
-from tests.harness.wait import until
+from tests.harness.wait import WAIT_SECONDS, until
 
 DOMAIN = "edge-1"
 OWN_CONSUMER = ConsumerConfig(
@@ -222,7 +223,7 @@ async def test_nothing_is_delivered_into_a_new_mirror_before_its_consumers_are_h
     leaf: Leaf, program: Program
 ) -> None:
     await leaf.replace(lambda verb: verb.startswith("STREAM.CREATE."))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         with pytest.raises(KilledError):
             await leaf.steps()
     mirror = (await leaf.js.stream_info(COMMANDS)).config["mirror"]
@@ -289,8 +290,10 @@ async def test_what_is_acknowledged_above_one_that_is_not_does_not_come_again(
     await leaf.kept()
     await leaf.send(1)
     await leaf.kept()
-    handed = await commands.fetch(4, timeout=3)
+    handed = [(await commands.fetch(1, timeout=WAIT_SECONDS))[0] for _ in range(2)]
     assert [parse_command(message.data).id for message in handed] == ["c-0", "c-3"]
+    with pytest.raises(NoAnswerError):
+        await commands.fetch(1, timeout=1)
 
 
 async def _made(js: JetStreamContext, config: ConsumerConfig) -> bool:

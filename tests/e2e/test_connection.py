@@ -20,7 +20,7 @@ from agent.demo.loopback import free_port
 from agent.jetstream import connection
 from agent.jetstream.connection import CancellableClient, ServerConnection, connected, listening_again
 from tests.harness.configured import ConfiguredServer
-from tests.harness.wait import until
+from tests.harness.wait import WAIT_SECONDS, until
 
 _LONG = 600.0
 """Seconds that no test waits."""
@@ -158,7 +158,7 @@ async def test_what_is_sent_arrives_in_order_and_a_receiver_that_fails_ends_noth
             await link.nc.receive("answers.*", receive)
             for data in (b"1", b"2"):
                 link.nc.send("to.stream", data, "answers.7", {"Petiole-Count": data.decode(), "B": "c: d"})
-                message = await headed.next_msg()
+                message = await headed.next_msg(timeout=WAIT_SECONDS)
                 assert (message.data, message.reply) == (data, "answers.7")
                 assert message.headers == {"Petiole-Count": data.decode(), "B": "c: d"}
                 await link.nc.publish(message.reply, data)

@@ -73,7 +73,7 @@ async def test_a_mirror_that_has_no_room_says_so_once(tmp_path: Path) -> None:
         config = leaf_mirror(max_bytes=settings.Size(2**60))
         with capture_logs() as logs:
             async with at(servers.leaves["edge-1"], config) as one:
-                assert "cannot be kept here" in await one.is_in(MIRROR, "refused")
+                await one.is_in(MIRROR, "refused", says="cannot be kept here")
                 for _ in range(3):
                     await one.links._reconcile(servers.ends["edge-1"].nc, declared(config)[0])
         said = [str(log) for log in logs if "PLANS" in str(log)]
@@ -346,7 +346,7 @@ async def test_what_was_missed_during_a_cut_comes_once(tmp_path: Path) -> None:
         hub, leaf = servers.ends["hub"], servers.ends["edge-1"]
         servers.proxies["edge-1"].cut()
         await leaf.store("local.x", *numbered(10, "cut"))
-        assert "does not answer" in await one.is_in(GATHERED, "down")
+        await one.is_in(GATHERED, "down", says="does not answer")
         assert one.value("petiole_link_up", GATHERED) == 0
         assert one.value("petiole_link_lag_messages", GATHERED) is None
         servers.proxies["edge-1"].restore()

@@ -96,8 +96,8 @@ async def test_what_is_not_granted_does_not_flow_and_the_sentence_says_which_opt
         at(servers.leaf, LEAF) as below,
         at(servers.hub, HUB) as above,
     ):
-        assert "`gives` of its [[leaf]]" in await above.is_in("ALL from LOCAL@edge-1", "down")
-        assert "`takes` of its [[leaf]]" in await below.is_in("PLANS", "down")
+        await above.is_in("ALL from LOCAL@edge-1", "down", says="`gives` of its [[leaf]]")
+        await below.is_in("PLANS", "down", says="`takes` of its [[leaf]]")
         assert await leaf.texts("PLANS") == []
 
 

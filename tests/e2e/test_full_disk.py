@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from agent.server.watch import ServerWatch
 from tests.faults.tools.disk import SmallDisk, missing, small_disk
 from tests.harness.agents import Agent, chunk, leaf_config, probe_stream
 from tests.harness.servers import Leaf, ServerPair
-from tests.harness.wait import until
+from tests.harness.wait import WAIT_SECONDS, until
 
 _WHY_NOT = missing()
 pytestmark = pytest.mark.skipif(_WHY_NOT is not None, reason=f"no disk can be filled: {_WHY_NOT}")
@@ -51,16 +51,17 @@ async def beside(leaf: Leaf, disk: SmallDisk, state_dir: Path, *, ours: bool) ->
         disk.free()
 
 
-async def fill_by_publishing(leaf: Leaf) -> int:
-    """Publish as a device until the server answers no more; returns how many it acknowledged."""
+async def fill_by_publishing(leaf: Leaf, one: Agent) -> int:
+    """Publish as a device until the agent names the fault; returns how many the server acknowledged."""
     device = await leaf.connect("device")
     acknowledged = 0
-    while True:
-        try:
-            await device.request("tel.edge-1.normal.d.m", os.urandom(100_000), timeout=0.5)
-        except NatsError:
-            return acknowledged
-        acknowledged += 1
+    async with asyncio.timeout(WAIT_SECONDS):
+        while "stopped writing" not in (one.health.sentence or ""):
+            with suppress(NatsError):
+                data = os.urandom(100_000)
+                answer = await device.request("tel.edge-1.normal.d.m", data, timeout=0.5)
+                acknowledged += b'"seq"' in answer.data
+    return acknowledged
 
 
 async def refused(one: Agent) -> str:
@@ -80,8 +81,7 @@ async def test_a_server_of_ours_is_started_anew_when_its_full_disk_is_freed(
             await one.submit(chunk("before"))
             server = leaf.server.pid
             disk.fill(but=ALMOST)
-            acknowledged = await fill_by_publishing(leaf)
-            await until(lambda: "stopped writing" in (one.health.sentence or ""), "the fault is named")
+            acknowledged = await fill_by_publishing(leaf, one)
             assert "no space left on device; it is restarted as soon as there is room" in await refused(one)
             assert leaf.server.pid == server
             disk.free()
@@ -104,8 +104,7 @@ async def test_a_server_of_somebody_else_is_left_alone_and_who_must_do_what_is_s
         async with beside(leaf, disk, tmp_path / "state", ours=False) as one:
             server = leaf.server.pid
             disk.fill(but=ALMOST)
-            await fill_by_publishing(leaf)
-            await until(lambda: "stopped writing" in (one.health.sentence or ""), "the fault is named")
+            await fill_by_publishing(leaf, one)
             said = await refused(one)
             assert f"free some room on {disk.path}" in said
             assert said.endswith("then restart it")

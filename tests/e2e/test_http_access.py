@@ -109,11 +109,14 @@ async def test_what_is_not_tls_is_turned_away_without_noise(
     pair: tuple[Path, Path], logged: pytest.LogCaptureFixture
 ) -> None:
     logged.set_level(logging.WARNING)
-    async with serving(tls_cert=pair[0], tls_key=pair[1], timeout=Seconds(0.3)) as served:
+    async with (
+        serving(tls_cert=pair[0], tls_key=pair[1], timeout=Seconds(0.3)) as hasty,
+        hasty.connection() as (reader, _),
+    ):
+        assert await reader.read() == b"", "a handshake that does not come is given up"
+    async with serving(tls_cert=pair[0], tls_key=pair[1]) as served:
         with pytest.raises(aiohttp.ClientError):
             await served.post(FULL)
-        async with served.connection() as (reader, _):
-            assert await reader.read() == b"", "a handshake that does not come is given up"
         old = ssl.create_default_context(cafile=str(pair[0]))
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         url = f"https://127.0.0.1:{served.port}/v1/readings"

@@ -28,11 +28,11 @@ from tests.harness.agents import leaf_config
 from tests.harness.idle_link import idle_pair, soon_idle
 from tests.harness.linked_pair import QUICK, LinkedPair, open_pair
 from tests.harness.servers import ServerPair
-from tests.harness.wait import until
+from tests.harness.wait import SERVER_RETRY_SECONDS, until
 
 __all__ = ["soon_idle"]
 
-SOON = 10.0
+SOON = 40.0
 """Much less than the two minutes after which a mirror that does not listen may ask for its consumer."""
 
 
@@ -120,7 +120,7 @@ async def test_a_command_that_is_lost_with_a_link_that_hangs_comes_over_the_next
         await until(delivered, "the hub has sent the command into a link that hangs")
         servers.leaf.proxy.cut()
         servers.leaf.proxy.restore()
-        await commands.arrived(60.0)
+        await commands.arrived(SERVER_RETRY_SECONDS)
         await commands.send(2)
         await commands.arrived()
 
@@ -137,7 +137,7 @@ async def test_commands_reach_a_leaf_at_rest_after_the_server_of_either_side_was
             await until(lambda: pair.agent.leaf.link.controller.answered, "the hub answers")
             await until(lambda: pair.hub.nc.is_connected, "the hub's server answers")
             await commands.send(2)
-            await commands.arrived(60.0)
+            await commands.arrived(SERVER_RETRY_SECONDS)
 
 
 async def test_a_mirror_that_is_recreated_during_its_rest_finds_its_consumer_at_the_hub(

@@ -83,7 +83,8 @@ async def test_a_reading_that_came_while_its_source_went_is_not_said_to_be_lacki
             said = await hand.announcement(confirmed=1)
             idle = replace(said, classes={"normal": replace(said.classes["normal"], idle=True)})
             await asyncio.sleep(0.5)  # one announcement a second is taken, after ten
-            return (await hand.say(idle.encode())).classes["normal"].state == "resting"
+            answer = await hand.say(idle.encode())
+            return answer.refused is None and answer.classes["normal"].state == "resting"
 
         await until(rested, "the class rests")
         monkeypatch.setattr(AggregateController, "want", lambda *_: None)

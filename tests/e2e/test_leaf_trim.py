@@ -100,8 +100,8 @@ async def test_a_full_stream_takes_readings_again_once_the_hub_has_them(
             await until(
                 lambda: one.value("petiole_trimmed_messages_total", **{"class": CLASS}) > 0, "trimmed"
             )
-            confirmed = one.leaf.status()["classes"][CLASS]["confirmed"]
-            assert (await probe.js.stream_info(probe.stream)).first <= confirmed
+            first = await _first(probe)
+            assert first <= one.leaf.status()["classes"][CLASS]["confirmed"]
             assert (await one.leaf.intake.position("tail")).position == "17"
         await one.stop()
     record = (await probe.ledgers())[-1]
@@ -204,6 +204,12 @@ async def test_nothing_beyond_the_confirmed_message_is_trimmed(
 
         checkpoint = Checkpoint(seq, ident, "TELEMETRY_0", 7)
         hub.answer = ClassAnswer("TELEMETRY_0", seq, ident, "flowing", None, checkpoint)
+        await hub.round(one)
+
+        async def trimmed() -> bool:
+            return await _first(probe) == seq
+
+        await until(trimmed, "all up to the confirmed message is trimmed")
         await hub.round(one)
         assert await _first(probe) == seq, "the confirmed message itself stays"
         await until(lambda: one.state().checkpoint.get(CLASS) == checkpoint, "the checkpoint is remembered")

@@ -111,7 +111,7 @@ def test_a_unit_that_does_not_answer_holds_up_the_others_seldom_and_comes_back(f
     registers = [{"metric": "a", "address": 1}, {"metric": "b", "address": 2, "unit": 2}]
     agent, server = follow(registers, timeout="200ms")
     wait_for(lambda: bool(values(agent, "a") and values(agent, "b")), "both answer")
-    assert agent.metric("petiole_input_up", input="modbus") == 1
+    wait_for(lambda: agent.metric("petiole_input_up", input="modbus") == 1, "none was late")
     server.treat(2, slow=1.0)
     wait_for(lambda: count(agent, "timeout") >= 2, "it is asked again")
     before = len(values(agent, "a"))

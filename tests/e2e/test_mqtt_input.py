@@ -21,7 +21,7 @@ from agent.leaf.intake import Chunk, RefusalReason, RefusedError, ResumePoint
 from tests.harness.certificates import self_signed
 from tests.harness.intakes import Burying
 from tests.harness.mqtt_broker import Mosquitto, keep_session, kept_messages, publish
-from tests.harness.wait import until
+from tests.harness.wait import WAIT_SECONDS, until
 
 CLIENT = "petiole-edge-1-mqtt"
 TOPICS = [
@@ -67,7 +67,7 @@ async def running(core: Core, port: int, **options: Any) -> AsyncIterator[Metric
     finally:
         stopping.set()
         core.open.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             await task
 
 

@@ -24,7 +24,7 @@ from agent.jetstream import JetStream
 from tests.harness.agents import agent, leaf_config, probe_stream
 from tests.harness.commands import Desk, soon
 from tests.harness.servers import ServerPair, api
-from tests.harness.wait import until
+from tests.harness.wait import SERVER_RETRY_SECONDS, until
 
 PETIOLE = str(Path(sys.executable).parent / "petiole")
 
@@ -126,7 +126,7 @@ async def test_an_operator_sends_a_command_and_reads_its_answer(
         agent(leaf_config(servers.leaf, tmp_path / "agent", stream=stream)) as leaf,
     ):
         await until(lambda: leaf.value("petiole_linked") == 1.0, "the hub answers announcements")
-        pong = await operator.types("edge-1", "ping")
+        pong = await operator.types("edge-1", "ping", "--wait", f"{SERVER_RETRY_SECONDS}s")
         assert (pong.code, pong.out) == (0, "done: here\n"), pong
         assert "stored; edge-1 is linked" in pong.err
         shown = json.loads((await operator.types("edge-1", "status", "--json")).out)
@@ -137,7 +137,7 @@ async def test_an_operator_sends_a_command_and_reads_its_answer(
         assert refused.out.startswith("unknown: there is no verb 'dance' here; there are ")
         servers.leaf.proxy.cut()
         await servers.leaf.wait_linked(False)
-        later = asyncio.create_task(operator.types("edge-1", "ping", "--wait", "40s"))
+        later = asyncio.create_task(operator.types("edge-1", "ping", "--wait", f"{SERVER_RETRY_SECONDS}s"))
         gone = await operator.types("edge-1", "ping", "--wait", "1s")
         assert gone.code == 5
         assert "no answer within 1s: stored; edge-1 is not linked: it runs when the leaf is back" in gone.out

@@ -116,7 +116,11 @@ def _a_pause_shows_as_a_lag_on_both_sides(pair: Pair) -> None:
     wait_for(lambda: pair.leaf.status()["link"]["state"] == "paused", "the leaf has paused its link")
     for number in range(5):
         assert pair.leaf.post(READING, f"b-{number}") == 204
-    assert all((lag or 0) >= 5 and not bound for lag, bound in map(pair.lag, (pair.hub, pair.leaf)))
+
+    def shown() -> bool:
+        return all((lag or 0) >= 5 and not bound for lag, bound in map(pair.lag, (pair.hub, pair.leaf)))
+
+    wait_for(shown, "both sides know what the leaf keeps")
     assert "TELEMETRY_0" in pair.says(pair.leaf, "status", "--links").stdout
 
 
@@ -179,7 +183,7 @@ async def read(url: str, seed: Path) -> None:
     )
     await js.add_consumer(STREAM, config)
     commands = await js.pull_subscribe_bind("slow", stream=STREAM)
-    await commands.fetch(1, timeout=10)
+    await commands.fetch(1, timeout=WAIT_SECONDS)
     await nc.close()
 
 

@@ -19,7 +19,7 @@ from agent.demo import plan
 from agent.demo.loopback import free_port
 from agent.testing.stored_stream import stored_readings
 from tests.harness.agent_process import PETIOLE, Agent, Supervisor
-from tests.harness.wait import wait_for
+from tests.harness.wait import SERVER_RETRY_SECONDS, wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 
@@ -193,7 +193,8 @@ def _reloads_when_it_is_told_to(hub: Agent, leaf: Agent) -> None:
     os.kill(server, signal.SIGKILL)
     wait_for(lambda: leaf.server() not in (None, server), "the server is started again")
     wait_for(lambda: not psutil.pid_exists(server), "nothing is left of the one that was killed")
-    assert hub.petiole("command", "edge-1", "ping").stdout == "done: here\n"
+    ping = ("command", "edge-1", "ping", "--wait", f"{SERVER_RETRY_SECONDS}s")
+    assert hub.petiole(*ping, seconds=SERVER_RETRY_SECONDS).stdout == "done: here\n"
 
 
 def test_a_reading_reaches_the_hub_and_the_registrar_confirms_it(leaf: Agent, tmp_path: Path) -> None:

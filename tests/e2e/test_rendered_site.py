@@ -18,7 +18,7 @@ from agent.cli.main import app
 from agent.demo import plan
 from agent.demo.loopback import free_port
 from tests.harness.agent_process import Agent
-from tests.harness.wait import wait_for
+from tests.harness.wait import SERVER_RETRY_SECONDS, wait_for
 
 READING = b'{"device":"pump-7","metric":"pressure","value":2.4}'
 CONFIG = """
@@ -134,5 +134,6 @@ def test_a_reading_and_a_command_cross_what_was_rendered_for_a_tenant(tmp_path: 
             lambda: site.hub.status()["fleet"]["aggregates"]["TELEMETRY_0"]["last"] >= batch,
             "the hub holds what was stored",
         )
-        assert site.petiole(site.hub, "command", "edge-1", "ping") == "done: here\n"
+        wait = f"{SERVER_RETRY_SECONDS}s"
+        assert site.petiole(site.hub, "command", "edge-1", "ping", "--wait", wait) == "done: here\n"
     assert site.render(site.leaf).startswith("unchanged: ")

@@ -13,6 +13,7 @@ from nats.aio.client import Client
 from agent.contract import new_epoch
 from tests.harness.servers import ServerPair, api
 from tests.harness.streams import held, make_commands, make_mirror
+from tests.harness.wait import WAIT_SECONDS
 
 MESSAGES = 1500
 
@@ -24,7 +25,7 @@ async def test_commands_reach_the_mirror_of_the_leaf_and_are_read_there(servers:
     await make_mirror(agent, "edge-1", epoch)
     stream = registrar.jetstream(publish_async_max_pending=256)
     acks = [await stream.publish_async("cmd.edge-1.agent.note", b"x" * 3000) for _ in range(MESSAGES)]
-    await asyncio.wait_for(asyncio.gather(*acks), 20)
+    await asyncio.wait_for(asyncio.gather(*acks), WAIT_SECONDS)
     await held(agent, "COMMANDS", MESSAGES)
     first = await api(agent, "STREAM.MSG.GET.COMMANDS", {"next_by_subj": "cmd.edge-1.>", "seq": 1})
     assert first["message"]["subject"] == "cmd.edge-1.agent.note"

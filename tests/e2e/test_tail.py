@@ -88,12 +88,12 @@ async def test_reading_that_is_cancelled_does_not_wait_for_a_server_that_answers
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agent.jetstream.readers._PULL", 1)
         reading = asyncio.create_task(
-            read_headers(nc, JetStream(nc), stream, {"deliver_policy": "all"}, take)
+            read_headers(nc, JetStream(nc, timeout=600), stream, {"deliver_policy": "all"}, take)
         )
         try:
             await arrived.wait()
             reading.cancel()
-            await asyncio.wait([reading], timeout=2.0)
+            await asyncio.wait([reading], timeout=30)
             assert reading.cancelled()
         finally:
             servers.leaf.resume()

@@ -29,7 +29,7 @@ from agent.demo import plan
 from agent.demo.loopback import free_port
 from agent.jetstream.connection import EXPECTED, connected
 from tests.harness.agent_process import Agent
-from tests.harness.wait import until
+from tests.harness.wait import WAIT_SECONDS, until
 
 USER = "app"
 TELEMETRY = leaf_stream("edge-1", "normal")
@@ -152,7 +152,7 @@ async def _the_readings_are_read_and_streams_made_while_the_hub_is_gone(site: Si
         pull = await petiole.pull_subscribe_bind(consumer=user_consumer(USER), stream=TELEMETRY)
         values: list[int] = []
         while len(values) < 4:
-            for message in await pull.fetch(10, timeout=10):
+            for message in await pull.fetch(10, timeout=WAIT_SECONDS):
                 if "._batch.http" in message.subject:
                     values += [json.loads(line)["value"] for line in _lines(message)]
                 await message.ack_sync()
@@ -175,7 +175,7 @@ async def _nothing_of_petioles_is_reached_but_what_may_be_read(site: Site) -> No
     assert site.leaf.post(READING % 1, "k") == 204
     stored = site.leaf.status()["classes"]["normal"]["last"]
     async with site.program(site.leaf) as program:
-        petiole, own = program.jetstream(prefix=USER_API, timeout=2), program.jetstream(timeout=2)
+        petiole, own = program.jetstream(prefix=USER_API, timeout=2), program.jetstream(timeout=30)
         # A stream of its own takes no subject of the agent's, and what it publishes is not the agent's.
         await own.add_stream(name="trap", subjects=["tel.>", "cmd.>", "petiole.>"])
         forged = "tel.edge-1.normal._batch.http"

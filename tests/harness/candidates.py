@@ -10,6 +10,7 @@ from agent.base.metrics import Metrics
 from agent.hub.leadership import Leadership, LeadJetStream
 from agent.hub.registrar.metrics import LeadMetrics
 from tests.harness.servers import ServerPair
+from tests.harness.wait import WAIT_SECONDS
 
 
 class Candidate:
@@ -20,7 +21,7 @@ class Candidate:
 
     async def leads(self) -> None:
         """Return once it does."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             await self.lead.taken.wait()
 
     async def stop(self) -> None:

@@ -71,9 +71,16 @@ class Kept:
         """The row of a link in `/status`."""
         return next(row for row in self.links.status() if row["link"] == link)
 
-    async def is_in(self, link: str, *words: str, seconds: float = SERVER_RETRY_SECONDS) -> str:
-        """The sentence of a link, once it is in one of these states."""
-        await until(lambda: self.row(link)["word"] in words, f"{link} is {words}: {self.row(link)}", seconds)
+    async def is_in(
+        self, link: str, *words: str, says: str = "", seconds: float = SERVER_RETRY_SECONDS
+    ) -> str:
+        """The sentence of a link, once it is in one of these states and `says` this."""
+
+        def reached() -> bool:
+            row = self.row(link)
+            return row["word"] in words and says in row["state"]
+
+        await until(reached, f"{link} is {words}: {self.row(link)}", seconds)
         return str(self.row(link)["state"])
 
     def value(self, name: str, link: str) -> float | None:

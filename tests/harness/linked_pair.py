@@ -239,7 +239,7 @@ class LossyPair(LinkedPair):
         async def all_told() -> bool:
             return (await self.arrived_numbers()) | (await self.named()).keys() >= self.stored.keys()
 
-        await until(all_told, "each batch is at the hub or named as discarded", 30)
+        await until(all_told, "each batch is at the hub or named as discarded")
         arrived, named = await self.arrived_numbers(), await self.named()
         assert not arrived & named.keys()
         assert sum(named.values()) == sum(self.stored[one] for one in named)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from nats.aio.client import Client
+from nats.errors import NoRespondersError
 
 from agent.base.metrics import Metrics
 from agent.config import Config, LeafMember, Nats, Size, SyncInterval
@@ -45,7 +46,7 @@ from agent.leaf.link.announcer import acknowledged
 from agent.server import permissions
 from tests.harness.servers import Leaf, ServerPair, open_server_pair
 from tests.harness.streams import AGGREGATE, make_leaf_stream, make_link_consumer, stored_messages
-from tests.harness.wait import SERVER_RETRY_SECONDS, until
+from tests.harness.wait import SERVER_RETRY_SECONDS, WAIT_SECONDS, until
 
 MACHINE = "test"
 KEEP = 5
@@ -145,9 +146,15 @@ class LeafHand:
         return answer.refused
 
     async def say(self, data: bytes) -> Answer:
-        """The answer to whatever is announced."""
-        reply = await self.nc.request(announce_subject(self.domain), data, timeout=30)
-        return parse_answer(reply.data)
+        """The answer to whatever is announced, once the leaf's server knows of somebody who listens."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                try:
+                    reply = await self.nc.request(announce_subject(self.domain), data, timeout=30)
+                except NoRespondersError:
+                    await asyncio.sleep(0.05)
+                else:
+                    return parse_answer(reply.data)
 
 
 class HubHand:

@@ -20,7 +20,7 @@ from tests.harness.configured import ConfiguredServer, closed
 from tests.harness.servers import is_answered
 from tests.harness.wait import until
 
-SILENCE_SECONDS = 0.3
+FIRST_SECONDS, SILENCE_SECONDS = 3.0, 0.3
 SIDES = ("hub", "leaf")
 ACCOUNTS = """
 accounts {
@@ -171,9 +171,11 @@ async def answers(client: Client, subject: str) -> list[dict[str, Any]]:
     await client.publish(subject, reply=inbox)
     rows = []
     try:
+        seconds = FIRST_SECONDS
         while True:
-            if data := (await heard.next_msg(timeout=SILENCE_SECONDS)).data:  # else: no responders
+            if data := (await heard.next_msg(timeout=seconds)).data:  # else: no responders
                 rows.append(json.loads(data))
+            seconds = SILENCE_SECONDS
     except TimeoutError:
         return rows
     finally:

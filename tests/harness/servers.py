@@ -281,7 +281,7 @@ async def _proxy(stack: AsyncExitStack, hub: Hub) -> LoopbackProxy:
     return proxy
 
 
-async def ask(client: Client, subject: str, body: object = None, seconds: float = 5.0) -> dict[str, Any]:
+async def ask(client: Client, subject: str, body: object = None, seconds: float = 30.0) -> dict[str, Any]:
     """One request and its JSON answer: the raw API of JetStream or of the system account."""
     payload = b"" if body is None else json.dumps(body).encode()
     answer: dict[str, Any] = json.loads((await client.request(subject, payload, timeout=seconds)).data)

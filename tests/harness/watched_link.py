@@ -66,13 +66,15 @@ class WatchedLink(LinkedPair):
         """Seconds for which the link consumer is still paused."""
         return (await self.link_consumer()).pause_remaining
 
-    async def pause_by_hand(self, seconds: float) -> None:
-        """Have the pause of the link consumer end so many seconds from now; one that lies back ends it."""
+    async def pause_by_hand(self, seconds: float) -> float:
+        """Have the pause of the link consumer end so many seconds from now; one that lies back ends it. The
+        seconds that it lasts, as the server says before the keeper of the link can change it."""
         end = datetime.now(UTC) + timedelta(seconds=seconds)
-        await self.probe.js.api(
+        answer = await self.probe.js.api(
             f"CONSUMER.PAUSE.{self.probe.stream}.{link_consumer(self.epoch)}",
             {"pause_until": end.isoformat().replace("+00:00", "Z")},
         )
+        return float(answer.get("pause_remaining", 0)) / 1e9
 
     async def nothing_lost_or_doubled(self) -> None:
         """All that was acknowledged comes to the hub, each reading once."""

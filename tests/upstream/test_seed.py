@@ -153,7 +153,7 @@ async def acknowledge_at_the_hub(seed: Seed) -> None:
         await js.publish(f"twins.{side}", b"")
     for side in reversed(SIDES):  # the hub's last
         pull = await (await seed.connect(side)).jetstream().pull_subscribe_bind("dur", "twins")
-        (found,) = await pull.fetch(1)
+        (found,) = await pull.fetch(1, timeout=30)
     await found.ack_sync()
 
 

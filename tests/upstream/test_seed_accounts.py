@@ -173,7 +173,7 @@ async def test_a_long_copy_needs_the_flow_control_of_the_whole_stream(seed: Seed
 async def test_a_durable_consumer_is_read_from_the_leaf_in_another_account(seed: Seed) -> None:
     client = await seed.connect("leaf", "import_client")
     bound = await client.jetstream(prefix=PREFIX).pull_subscribe_bind("dur", STREAM)
-    (first,) = await bound.fetch(1)
+    (first,) = await bound.fetch(1, timeout=30)
     assert (first.subject, first.data.decode()) == ("test", HELLO)
     assert (first.headers or {})["Nats-Stream-Source"].startswith("test:")
     await first.ack()
@@ -182,7 +182,7 @@ async def test_a_durable_consumer_is_read_from_the_leaf_in_another_account(seed:
         return await floor(seed, "dur") == 1
 
     await until(acknowledged, "the hub's consumer knows of the acknowledgement")
-    waiting = asyncio.create_task(bound.fetch(1, timeout=20))
+    waiting = asyncio.create_task(bound.fetch(1, timeout=30))
     await (await seed.js("leaf")).publish("test", b"hello world 2")
     (second,) = await waiting
     assert second.data == b"hello world 2"

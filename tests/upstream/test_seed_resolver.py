@@ -176,6 +176,7 @@ async def connected(stack: AsyncExitStack, server: ConfiguredServer, credentials
             allow_reconnect=False,
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
+            connect_timeout=30,
         )
     except BaseException:
         abort(client)  # nats-py leaves the socket of a client that is refused open

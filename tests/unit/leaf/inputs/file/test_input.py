@@ -275,13 +275,10 @@ async def test_what_cannot_be_read_is_said_once_and_again_when_it_can(
         return metrics.registry.get_sample_value("petiole_input_up", {"input": "tail"})
 
     async with running(path, core, metrics):
-        await until(lambda: bool(logged))
-        await asyncio.sleep(0.05)
-        assert up() == 0
+        await until(lambda: bool(logged) and up() == 0)
         Path.rmdir(path)
         write(path, 1)
-        await until(lambda: core.values == [1])
-        assert up() == 1
+        await until(lambda: core.values == [1] and up() == 1)
     events = [entry["event"] for entry in logged]
     assert events[0] == f"{path}: not a regular file; nothing is read there until that is over"
     assert [event for event in events if "again" in event] == ["all files can be read again"]
