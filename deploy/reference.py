@@ -22,6 +22,7 @@ from agent.config.schema import Config
 from agent.config.values import Linger, RestAfter, Seconds, Size, SyncInterval
 from agent.leaf.inputs import OPTIONS
 from agent.leaf.inputs.shared import InputOptions
+from agent.mapping.schema import Map
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "configuration.md"
@@ -65,6 +66,7 @@ _PLAIN: Final = {
     Path: "path",
     datetime: "time",
     Any: "anything",
+    Map: "name",
 }
 _TIMES: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))

@@ -86,6 +86,11 @@ class Metrics:
             "Requests or lines of an input that break the contract.",
             ["input", "reason"],
         )
+        self.missing_values = counter(
+            "petiole_missing_values",
+            "Members of mapped payloads that had no value, such as null.",
+            ["input"],
+        )
         self.source_gaps = counter(
             "petiole_source_gaps",
             "Times that the source of an input may have had changes that it does not have any more.",

@@ -11,7 +11,7 @@ from agent.base.http.access import is_loopback
 from agent.base.listen_sockets import EVERYWHERE
 from agent.config.schema import Config, aggregates, cells
 from agent.config.server_checks import check_server
-from agent.config.table_checks import check_links, check_members, check_rules, check_users
+from agent.config.table_checks import check_links, check_maps, check_members, check_rules, check_users
 from agent.config.values import (
     Problem,
     Window,
@@ -49,6 +49,7 @@ def check(config: Config) -> Iterator[Problem]:
     yield from check_users(config)
     yield from check_server(config)
     yield from check_rules(config)
+    yield from check_maps(config)
     yield from _sizes(config)
 
 

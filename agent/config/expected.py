@@ -16,6 +16,7 @@ from msgspec.structs import fields
 
 from agent.base.files import without_password
 from agent.config.values import Linger, RestAfter, Seconds, Size, SyncInterval
+from agent.mapping.schema import Map
 
 _LONGEST: Final = 60
 _NUMBERS: Final = re.compile(r"\[[0-9]+\]")
@@ -96,6 +97,7 @@ _WORDS: Final[Mapping[Any, str]] = {
     Linger: 'a duration of at most 5 s, such as "100ms", or "0s"',
     SyncInterval: 'a duration of 100 ms to a minute, such as "1s", or "always"',
     Size: 'a size such as "500kB", "16MiB" or "1GiB"',
+    Map: "a name in quotes",
 }
 
 

@@ -41,6 +41,7 @@ from agent.config.values import (
     SyncInterval,
     UnusableTypeError,
 )
+from agent.mapping.schema import NAMES_MAP, NAMES_PRESET, Map
 
 _MAY_HOLD_SECRETS: Final = ("_file", "tls_key", "command")
 """Endings of keys whose values are hidden."""
@@ -96,11 +97,13 @@ class _Reader:
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
+        self._maps: dict[str, Map] = {}
         self.problems: list[Problem] = []
 
     def root(self, table: dict[str, Any]) -> Config:
         """Return the configuration without inputs, usable despite problems."""
         values = self._values(Config, table, "")
+        self._maps = {map_.name: map_ for map_ in values.get("map", ()) if map_ is not None}
         return Config(**{"domain": "unnamed", **values})
 
     def inputs(self, tables: object, kinds: Mapping[str, type[Struct]]) -> list[Any]:
@@ -154,6 +157,8 @@ class _Reader:
         return values
 
     def _value(self, field: FieldInfo, value: object, key: str) -> Any:
+        if NAMES_MAP in metadata(field.type) or NAMES_PRESET in metadata(field.type):
+            return self._map(value, key, is_preset=NAMES_PRESET in metadata(field.type))
         if is_struct(field.type):
             table = self._struct(field.type, value, key)
             return NODEFAULT if table is None else table
@@ -170,6 +175,23 @@ class _Reader:
             shown = "what stands there" if field.name.endswith(_MAY_HOLD_SECRETS) else shown_value(value)
             self._tell(key, f"{shown} cannot be used", remedy_of(field.type, key))
             return NODEFAULT
+
+    def _map(self, value: object, key: str, *, is_preset: bool) -> Map | object:
+        """Return the `[[map]]` or preset that a name stands for."""
+        if is_preset:
+            from agent.mapping import presets  # not held in memory where none is named
+
+            known = {name: Map(name=name, preset=name) for name in presets.names()}
+        else:
+            known = self._maps
+        if isinstance(value, str) and value in known:
+            return known[value]
+        what = "preset" if is_preset else "[[map]]"
+        remedy = "write [[map]] with that name"
+        if isinstance(value, str) and known:
+            remedy = nearest(value, list(known))
+        self._tell(key, f"there is no {what} {shown_value(value)}", remedy)
+        return NODEFAULT
 
     def _hook(self, kind: type, value: object) -> object:
         if kind is Path and isinstance(value, str) and value and "\0" not in value:

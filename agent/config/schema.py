@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 from agent import contract
 from agent.config.server_schema import Nats
 from agent.config.values import Linger, Positive, RestAfter, Seconds, Size, SyncInterval
+from agent.mapping.schema import Map
 
 _THIN_LINGER: Final = 1.0
 _REST_AFTER: Final = {"normal": 1200.0, "thin": 60.0}  # one that reports each 15 minutes never rests
@@ -243,6 +244,7 @@ class Config(Struct, forbid_unknown_fields=True):
     source: list[SourceConfig] = []
     registrar: RegistrarConfig = msgspec.field(default_factory=RegistrarConfig)
     rule: list[Rule] = []
+    map: list[Map] = []
     input: list[Any] = []
 
     @property

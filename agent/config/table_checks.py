@@ -134,6 +134,22 @@ def check_rules(config: Config) -> Iterator[Problem]:
             yield from unknown_class(key, rule.class_, config.class_names)
 
 
+def check_maps(config: Config) -> Iterator[Problem]:
+    """Yield problems of mappings."""
+    names: set[str] = set()
+    for number, map_ in numbered(config.map):
+        from agent.mapping.compiled import MapError, compile_map  # not held in memory where there is none
+
+        key = f"map[{number}]"
+        yield from _rule_name(f"{key}.name", map_.name, names)
+        try:
+            compile_map(map_, config.domain)
+        except MapError as error:
+            yield from (Problem(f"{key}.{one.key}", one.stood, one.remedy) for one in error.problems)
+    if config.map and config.role == "hub":
+        yield Problem("map", "the hub takes in no readings", "move it to a leaf")
+
+
 def _rule_actions(key: str, rule: Rule) -> Iterator[Problem]:
     thins = [rule.deadband is not None, rule.sample is not None, bool(rule.aggregate)]
     others = rule.class_ is not None or bool(rule.tags) or any(thins)

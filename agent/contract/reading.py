@@ -213,7 +213,7 @@ def _value(value: object) -> Value:
 
 
 def _timestamp(value: object) -> str | float | int:
-    if isinstance(value, str) and _is_time(value):
+    if isinstance(value, str) and is_time(value):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= EPOCH_LIMIT:
         return value
@@ -222,7 +222,7 @@ def _timestamp(value: object) -> str | float | int:
     )
 
 
-def _is_time(text: str) -> bool:
+def is_time(text: str) -> bool:
     """Tell whether it is an RFC 3339 time within years 1 to 9999 after rounding to microseconds, without leap
     second (:60).
     """

@@ -67,7 +67,7 @@ def parts(config: Config) -> Parts:
     found = {
         table.encode_name: _digest(getattr(config, table.name))
         for table in fields(config)
-        if table.name != "input"
+        if table.name not in ("input", "map")  # inputs hold the mappings that they name
     }
     if config.nats.extra or config.nats.remote:
         from agent.config.server_overlay import named_files  # not held in memory where nothing is added

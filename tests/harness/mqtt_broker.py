@@ -122,7 +122,9 @@ def kept_messages(port: int, client_id: str, count: int) -> list[Any]:
     return values[:count]
 
 
-def publish(port: int, topic: str, *payloads: bytes, qos: int = 1, tls_ca: Path | None = None) -> None:
+def publish(
+    port: int, topic: str, *payloads: bytes, qos: int = 1, tls_ca: Path | None = None, retain: bool = False
+) -> None:
     """Publish as some device; returns when the broker has all of it."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2)
     if tls_ca is not None:
@@ -130,6 +132,6 @@ def publish(port: int, topic: str, *payloads: bytes, qos: int = 1, tls_ca: Path 
     client.connect("127.0.0.1", port)
     client.loop_start()
     for payload in payloads:
-        client.publish(topic, payload, qos).wait_for_publish(WAIT_SECONDS)
+        client.publish(topic, payload, qos, retain).wait_for_publish(WAIT_SECONDS)
     client.disconnect()
     client.loop_stop()

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 FLOORS = (
     {"agent.contract"},
-    {"agent.base"},
+    {"agent.base", "agent.mapping"},
     {"agent.config", "agent.jetstream"},
     {"agent.server"},
     {"agent.mirrors", "agent.leaf", "agent.hub"},

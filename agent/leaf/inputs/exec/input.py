@@ -69,6 +69,7 @@ class ExecInput(ConfiguredInput[ExecOptions]):
             yield "a variable in environment has no name, or holds = or NUL"
         if options.interval is not None and (mistake := check_interval(options.interval)) is not None:
             yield mistake
+        yield from options.line_problems()
         if not LEAST_LINE <= options.line <= MAX_LINE:
             yield f"line is {options.line} bytes; take {LEAST_LINE} bytes to 4MiB"
 

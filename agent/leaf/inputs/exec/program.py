@@ -142,7 +142,7 @@ class Program(asyncio.SubprocessProtocol):
         if self._closed is not None:
             self._closed.cancel()
         last = self._cutter.end()
-        if last and (self._parser.self_ending or self._transport.get_returncode() == 0):
+        if last and (self._parser.is_whole(last) or self._transport.get_returncode() == 0):
             self._source.add(last, _ORIGIN)
         elif last:
             text = "the last line has no newline: it may be a part of one"

@@ -56,6 +56,7 @@ class FileInput(PositionedInput[FileOptions]):
         for path in self._paths:
             if "\0" in path:
                 yield f"{path!r:.200} holds a NUL; leave it out"
+        yield from self._options.line_problems()
         if not MIN_POLL <= self._options.poll <= MAX_POLL:
             yield f"poll is {self._options.poll} s; take 10ms to 1h"
         if not contract.MAX_BATCH_BYTES <= self._options.line <= MAX_LINE:
@@ -166,6 +167,8 @@ class FileInput(PositionedInput[FileOptions]):
         )
         if not await self._submit(chunk):
             return False
+        if no_value := sum(part.no_value for part in parsed):
+            self._metrics.missing_values.labels(self.name).inc(no_value)
         for letter in chunk.letters:
             self._skip(letter.at, "bad_line", letter.reason)
         following.take()
@@ -224,7 +227,7 @@ def _look(following: TailGroup, parser: LineParser) -> tuple[ReadResult, list[Pa
 
 
 def _parse(parser: LineParser, lines: bytes) -> Parsed:
-    if not parser.self_ending and not lines.endswith(b"\n"):
+    if not lines.endswith(b"\n") and not parser.is_whole(lines):
         return Parsed(b"", 0, ((0, "the last line of the file has no newline, so it may have been cut off"),))
     return join_parsed(list(parser.parts(lines, wall_ns())))
 

@@ -33,11 +33,13 @@ class Parsed(Struct, frozen=True):
     count: int
     bad: tuple[tuple[int, str], ...] = ()
     """Offset and fault of each bad line."""
+    no_value: int = 0
+    """Members of mapped payloads without a value."""
 
 
 class LineParser(Protocol):
-    self_ending: bool
-    """Whether a truncated line is never valid."""
+    def is_whole(self, line: bytes) -> bool:
+        """Tell whether a last line without newline can't be a part of one."""
 
     def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
         """Yield the parsed lines of a block in parts of a few milliseconds. Bad offsets count from the
@@ -80,25 +82,28 @@ def join_parsed(parts: list[Parsed]) -> Parsed:
         b"".join(part.payload for part in parts),
         sum(part.count for part in parts),
         tuple(bad for part in parts for bad in part.bad),
+        sum(part.no_value for part in parts),
     )
 
 
 class _NdjsonParser:
-    self_ending = True
-
     def __init__(self, domain: str) -> None:
         self._domain = domain
+
+    def is_whole(self, line: bytes) -> bool:
+        return True  # a part of an object is never valid
 
     def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
         return split_valid_parts(lines, self._domain, now_ns)
 
 
 class _InfluxParser:
-    self_ending = False
-
     def __init__(self, domain: str, precision: Precision, device_tag: str) -> None:
         self._domain, self._precision, self._device_tag = domain, precision, device_tag
         self._cache: LineCache | None = None
+
+    def is_whole(self, line: bytes) -> bool:
+        return False
 
     def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
         # Imported here, so that an agent without line protocol does not hold it in memory.
@@ -106,7 +111,7 @@ class _InfluxParser:
 
         if self._cache is None:
             self._cache = LineCache(self._domain, self._device_tag)
-        for offset, block in _blocks(lines, _BLOCK):
+        for offset, block in blocks_of_lines(lines, _BLOCK):
             yield self._parse(self._cache, block, offset, now_ns)
 
     def _parse(self, cache: LineCache, block: bytes, offset: int, now_ns: int) -> Parsed:
@@ -131,7 +136,7 @@ def _by_offset(rows: list[bytes], reasons: dict[int, str], offset: int) -> tuple
     return tuple(bad)
 
 
-def _blocks(lines: bytes, size: int) -> Iterator[tuple[int, bytes]]:
+def blocks_of_lines(lines: bytes, size: int) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of whole lines of about `size` bytes, with offsets."""
     begin = 0
     while begin < len(lines):

@@ -8,10 +8,11 @@ from msgspec import Meta, field
 
 from agent import contract
 from agent.config import Seconds, Size
+from agent.leaf.inputs.shared import HasMapping, NamedMap, NamedPreset
 from agent.leaf.inputs.shared.access import AccessOptions
 
 
-class HttpOptions(AccessOptions, tag="http", kw_only=True):
+class HttpOptions(HasMapping, AccessOptions, tag="http", kw_only=True):
     """The options of one `http` input. deploy/reference.toml says what each means."""
 
     name: str = "http"
@@ -19,6 +20,8 @@ class HttpOptions(AccessOptions, tag="http", kw_only=True):
     body: Size = Size(contract.MAX_BODY_BYTES)
     max_connections: Annotated[int, Meta(ge=1)] = 128
     buffer: Size = Size(64 * 2**20)
+    map: NamedMap = None
+    preset: NamedPreset = None
     device_tag: str = "host"
     otlp: bool = False
     remote_write: bool = False

@@ -67,6 +67,7 @@ class Handler:
                 success=ACCEPTED if options.ack == "accepted" else STORED,
                 remote_write=options.remote_write,
                 remote_write_device=options.remote_write_device,
+                mapping=options.mapping,
             )
         )
         self._bodies = Bodies(options.buffer)
@@ -76,6 +77,7 @@ class Handler:
         self._stopping = stopping
         self._log = structlog.get_logger("http").bind(input=options.name)
         self._http2 = Sparse()
+        self._odd = Sparse()
         self._known: dict[bytes, AdmittedRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._active = 0
@@ -212,9 +214,9 @@ class Handler:
         return contract.make_request(key, self._scope, body, head.target, kind)
 
     def _submit(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk | None) -> None:
-        if chunk is None:
+        if chunk is None and not decoded.letters:
             self._settle(exchange, decoded, None)
-        elif not self._is_handed_in(exchange, decoded, chunk):
+        elif chunk is None or decoded.letters or not self._is_handed_in(exchange, decoded, chunk):
             self._start(self._store(exchange, decoded, chunk))
 
     def _is_handed_in(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk) -> bool:
@@ -227,10 +229,13 @@ class Handler:
             self._settle(exchange, decoded, error)
             return True
 
-    async def _store(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk) -> None:
+    async def _store(self, exchange: _Exchange, decoded: DecodedBody, chunk: Chunk | None) -> None:
         outcome: Exception | None = None
         try:
-            await self._intake.submit(self._name, self._class, chunk)
+            if chunk is not None:
+                await self._intake.submit(self._name, self._class, chunk)
+            if decoded.letters:
+                await self._intake.dead_letter(self._name, self._class, decoded.letters)
         except Exception as error:
             outcome = error
         self._settle(exchange, decoded, outcome)
@@ -244,6 +249,12 @@ class Handler:
         try:
             if decoded.left_out:
                 self._count_left_out(decoded, route.left_out_fault)
+            if decoded.odd:
+                self._metrics.invalid.labels(self._name, "bad_message").inc(decoded.odd)
+                letter = decoded.letters[0]
+                self._odd.report(self._log.warning, "members refused", topic=letter.at, reason=letter.reason)
+            if decoded.no_value:
+                self._metrics.missing_values.labels(self._name).inc(decoded.no_value)
             response = route.respond(decoded, head)
         except Exception as error:
             self._fail(exchange, error, is_dated=decoded.is_dated)

@@ -41,6 +41,7 @@ _GRACE: Final = 1.0
 class HttpInput(AccessInput[HttpOptions]):
     def _mistakes(self) -> Iterator[str]:
         yield from super()._mistakes()
+        yield from self._options.map_problems(has_topic=True)
         if self._options.body > contract.MAX_UNPACKED_BYTES:
             limit = contract.MAX_UNPACKED_BYTES
             yield f"body is {self._options.body} bytes, a batch has {limit} at most; make it smaller"

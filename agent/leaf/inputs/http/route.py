@@ -11,10 +11,12 @@ from msgspec import Struct, field
 
 from agent.base.http.framing import HttpRequest
 from agent.base.http.response import Response
+from agent.contract import Letter
 from agent.leaf.inputs.http.bodies import Body, Hold
 from agent.leaf.inputs.http.limits import MAX_ARRAY_BYTES, BodyLimits, line_limits
 from agent.leaf.inputs.http.request import KEY, RequestHead, check_method, request_key, waits
 from agent.leaf.inputs.http.responses import HttpError, at_fault
+from agent.mapping.schema import Map
 
 _JSON: Final = "application/json"
 _PLAIN: Final = "identity"
@@ -36,6 +38,8 @@ class RouteSettings(Struct, frozen=True):
     """Whether Prometheus remote write is taken."""
     remote_write_device: str | None = None
     """A template of labels for the device of its samples."""
+    mapping: Map | None = None
+    """The mapping of bodies at the path of readings and below."""
 
 
 class DecodedBody(Struct):
@@ -47,6 +51,11 @@ class DecodedBody(Struct):
     """How much of the body is not a reading, by kind; the rest is stored."""
     is_dated: bool = True
     """Whether each reading has a time of its own: only then the same body is the same request."""
+    letters: tuple[Letter, ...] = ()
+    """Dead letters with `odd` members, stored after the readings."""
+    odd: int = 0
+    no_value: int = 0
+    """Members of mapped payloads without a value."""
 
 
 _Decoded = TypeVar("_Decoded", bound=DecodedBody)

@@ -38,6 +38,8 @@ class Routes:
     def find(self, path: str) -> Route[Any] | None:
         """Return the route of a path, or None."""
         place = ROUTES.get(path)
+        if self._settings.mapping is not None and f"{path}/".startswith(f"{READINGS_PATH}/"):
+            place = "mapped:MappedRoute"
         if place is None or (path in OPTIONS and not getattr(self._settings, OPTIONS[path])):
             return None
         route = self._made.get(place)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Meta, Struct
+import msgspec
+from msgspec import Meta, Struct, field, structs
 
 from agent.base.files import open_regular
 from agent.base.tls import client_context
@@ -16,7 +17,15 @@ from agent.config import Seconds
 from agent.config.keys import check_password, read_password
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
 from agent.leaf.inputs.mqtt.filters import doubled, group_of, matches, overlap, unused, widest, without_group
-from agent.leaf.inputs.shared import InputOptions, missing_extra, url_problem
+from agent.leaf.inputs.shared import (
+    HasMapping,
+    InputOptions,
+    MappedOptions,
+    NamedMap,
+    NamedPreset,
+    missing_extra,
+    url_problem,
+)
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Broker
@@ -26,14 +35,14 @@ _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _MIN_KEEPALIVE, _MAX_KEEPALIVE = 1.0, 3600.0
 
 
-class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
+class MqttOptions(MappedOptions, tag="mqtt", kw_only=True):
     """The options of one `mqtt` input. deploy/reference.toml says what each means."""
 
     name: str = "mqtt"
     url: Annotated[
         str, Meta(examples=["mqtt://127.0.0.1:1883"], extra={"also": ("server", "broker", "host", "address")})
     ]
-    topics: list[TopicTemplate]
+    topics: list[TopicTemplate] = field(default_factory=list)
     user: str | None = None
     password_file: Path | None = None
     client_id: str | None = None
@@ -44,9 +53,26 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
     retained: Literal["once", "tag", "skip"] = "once"
 
     @property
+    def entries(self) -> list[TopicTemplate]:
+        """Return `topics` with the mapping of the input where they have none; without `topics` those of the
+        mapping.
+        """
+        given = self.mapping
+        if given is None:
+            return self.topics
+        if self.topics:
+            return [
+                topic if topic.mapping or topic.format != "json" else structs.replace(topic, map=given)
+                for topic in self.topics
+            ]
+        from agent.mapping.presets import complete
+
+        return [TopicTemplate(filter=filter_, map=given) for filter_ in complete(given).topics or ()]
+
+    @property
     def filters(self) -> list[str]:
         """Return the filters to subscribe, without covered ones."""
-        return widest([topic.filter for topic in self.topics])
+        return widest([topic.filter for topic in self.entries])
 
     def doubles(self, other: InputOptions) -> str | None:
         if not isinstance(other, MqttOptions) or _address(self) != _address(other):
@@ -61,7 +87,7 @@ class MqttOptions(InputOptions, tag="mqtt", kw_only=True):
         return None
 
 
-class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
+class TopicTemplate(HasMapping, Struct, forbid_unknown_fields=True, kw_only=True):
     """Topics to subscribe, with templates of device and metric.
 
     `{1}` is the first level, `{2+}` the second and later joined by dots, `{0}` the topic. Default device is
@@ -72,6 +98,24 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     device: str = ""
     metric: str = "{0}"
     format: Literal["json", "sparkplug"] = "json"
+    map: NamedMap = None
+    preset: NamedPreset = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return texts that differ where the readings of a message have other names."""
+        if self.mapping is None:
+            return self.device, self.metric
+        return (msgspec.json.encode(self.mapping).decode(),)
+
+    @property
+    def most_readings(self) -> int:
+        """Return the most readings of one value in a message."""
+        if self.mapping is None:
+            return 1
+        from agent.mapping.presets import complete  # not held in memory without mappings
+
+        return max(1, len(complete(self.mapping).record))
 
     def problems(self) -> Iterator[str]:
         levels = without_group(self.filter).split("/")
@@ -83,6 +127,9 @@ class TopicTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
         for name, template in (("device", self.device), ("metric", self.metric)):
             if (problem := template_problem(template)) is not None:
                 yield f"{name} {problem}"
+        yield from self.map_problems(has_topic=True)
+        if self.mapping is not None and (self.device or self.metric != "{0}" or self.format != "json"):
+            yield f"filter {self.filter!r:.80} has a mapping beside device, metric or format; write it there"
         if self.format == "sparkplug":
             if not self.filter.startswith("spBv1.0/"):
                 yield f"filter {self.filter!r:.80} is not of Sparkplug B; write it as spBv1.0/#"
@@ -105,6 +152,8 @@ def template_of(topics: list[TopicTemplate], topic: str) -> TopicTemplate | None
 def problems(options: MqttOptions) -> Iterator[str]:
     yield from _values(options)
     yield from missing_extra("mqtt", "paho")
+    if options.map is not None and options.preset is not None:
+        yield from options.map_problems(has_topic=True)
     if any(topic.format == "sparkplug" for topic in options.topics):
         yield from missing_extra("sparkplug", "google", "google.protobuf")
 
@@ -112,11 +161,11 @@ def problems(options: MqttOptions) -> Iterator[str]:
 def _values(options: MqttOptions) -> Iterator[str]:
     if (problem := url_problem(options.url, _PORTS, "mqtt://<host>:1883")) is not None:
         yield problem
-    if not options.topics:
+    if not options.entries:
         yield 'topics is empty; write topics = [{ filter = "plant/+/#" }]'
-    for topic in options.topics:
+    for topic in options.entries:
         yield from topic.problems()
-    filters = [topic.filter for topic in options.topics]
+    filters = [topic.filter for topic in options.entries]
     for first, second in unused(filters):
         yield f"filter {second!r:.80} has no effect behind {first!r:.80}; write it before, or leave it out"
     for first, second in doubled(filters):

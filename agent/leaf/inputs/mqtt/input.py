@@ -76,7 +76,7 @@ class MqttInput(SessionInput[MqttOptions]):
 
         async def hold() -> str:
             session = Session(broker(self._options, intake.domain), self._flows, note_ended)
-            earlier = [*self._filters.earlier(), *(topic.filter for topic in self._options.topics)]
+            earlier = [*self._filters.earlier(), *(topic.filter for topic in self._options.entries)]
             ended = [filter_ for filter_ in dict.fromkeys(earlier) if filter_ not in filters]
             self._filters.note([*filters, *ended])
             async with session.connected(filters, ended):

@@ -24,6 +24,8 @@ from agent.leaf.intake import Chunk
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Received
     from agent.leaf.inputs.mqtt.sparkplug import NodeCommand, SparkplugDecoder
+    from agent.leaf.inputs.shared.mapped import PayloadMapper
+    from agent.mapping.schema import Map
 
 _FULL: Final = 2_500
 """Lines at which a piece with Sparkplug takes no more; one message may have twice that."""
@@ -76,12 +78,16 @@ class Sorter:
         metrics: Metrics,
         log: FilteringBoundLogger,
     ) -> None:
-        self._topics, self._name, self._log = options.topics, options.name, log
+        self._topics, self._name, self._log = options.entries, options.name, log
         self._retained = options.retained
         self._redelivery, self._memory, self._metrics = redelivery, memory, metrics
         self._skipped = metrics.skipped_retained.labels(options.name)
         self._sparse = Sparse()
-        self.has_sparkplug = any(topic.format == "sparkplug" for topic in options.topics)
+        self.has_sparkplug = any(topic.format == "sparkplug" for topic in self._topics)
+        self._mappers: dict[int, PayloadMapper] = {}
+        """By identity of the entry in `_topics`, as `_names`."""
+        self._names = {id(topic): topic.names for topic in self._topics}
+        self._most = max((topic.most_readings for topic in self._topics), default=1)
         self._sparkplug: SparkplugDecoder | None = None
 
     def sort(self, messages: list[Received], new: list[bool], domain: str) -> SortedMessages:
@@ -94,7 +100,7 @@ class Sorter:
             template = template_of(self._topics, message.topic)
             is_sparkplug = template is not None and template.format == "sparkplug"
             piece = part.piece if message.qos or is_sparkplug else part.lossy
-            value = _value(message, template)
+            value = self._value(message, template)
             if is_new and self._is_skipped(message, value, piece.values):
                 self._skipped.inc()
                 continue
@@ -115,13 +121,18 @@ class Sorter:
         """Return the `new` QoS 1 messages to store."""
         chosen, values = [], dict[bytes, bytes]()
         for message, is_new in zip(messages, new, strict=True):
-            value = _value(message, template_of(self._topics, message.topic))
+            value = self._value(message, template_of(self._topics, message.topic))
             if not message.qos or (is_new and self._is_skipped(message, value, values)):
                 continue
             values[value.source] = value.content
             if is_new:
                 chosen.append(message)
         return chosen
+
+    def _value(self, message: Received, template: TopicTemplate | None) -> SourceValue:
+        """Return the digest of a message's value, distinct per names."""
+        names = () if template is None else self._names[id(template)]
+        return value_of(message.topic.encode(errors="surrogatepass"), message.payload, *names)
 
     def _is_skipped(self, message: Received, value: SourceValue, before: dict[bytes, bytes]) -> bool:
         """Tell whether to skip a retained message; `before` has values being stored with it."""
@@ -138,7 +149,7 @@ class Sorter:
             if not is_new:
                 continue
             is_large, is_first = len(message.payload) > contract.MAX_BATCH_BYTES, not lines
-            lines += 1 + message.payload.count(b",")
+            lines += min(self._most * (1 + message.payload.count(b",")), contract.MAX_BATCH_READINGS)
             if not is_first and (is_large or lines > contract.MAX_BATCH_READINGS):
                 return batch[:index]
             if is_large:
@@ -150,6 +161,8 @@ class Sorter:
     ) -> None:
         if len(message.payload) > MAX_LINE:
             self._refuse(message, "too_large", f"longer than {MAX_LINE} bytes", piece)
+        elif template is not None and template.mapping is not None:
+            self._take_mapped(message, template, template.mapping, domain, piece)
         elif template is None:
             # Of a subscription of an earlier configuration, which the broker still keeps.
             self._refuse(message, "bad_topic", "no filter covers its topic any more", piece)
@@ -169,6 +182,23 @@ class Sorter:
                 self._refuse(message, "bad_message", parsed.bad[0][1], piece)
             piece.payloads.append(parsed.payload)
             piece.count += parsed.count
+
+    def _take_mapped(
+        self, message: Received, template: TopicTemplate, given: Map, domain: str, piece: MessagePiece
+    ) -> None:
+        mapper = self._mappers.get(id(template))
+        if mapper is None:
+            from agent.leaf.inputs.shared.mapped import PayloadMapper  # not held in memory without mappings
+
+            mapper = self._mappers[id(template)] = PayloadMapper(given, domain)
+        mark = RETAINED if message.retained else None
+        found = mapper.take(message.payload, message.topic, wall_ns(), mark)
+        if found.letter is not None:
+            self._keep(found.letter, "bad_message", found.odd, piece)
+        if found.no_value:
+            self._metrics.missing_values.labels(self._name).inc(found.no_value)
+        piece.payloads.append(found.payload)
+        piece.count += found.count
 
     def _take_sparkplug(self, message: Received, domain: str, part: SortedMessages) -> None:
         if self._sparkplug is None:
@@ -208,12 +238,6 @@ class Sorter:
 def identity(message: Received) -> MessageIdentity:
     """Return a message's identity."""
     return identity_of(message.packet_id, message.topic, message.payload)
-
-
-def _value(message: Received, template: TopicTemplate | None) -> SourceValue:
-    """Return the digest of a message's value, distinct per names."""
-    names = () if template is None else (template.device, template.metric)
-    return value_of(message.topic.encode(errors="surrogatepass"), message.payload, *names)
 
 
 def _odd_members(message: Received, block: bytes, bad: Sequence[tuple[int, str]]) -> Letter:

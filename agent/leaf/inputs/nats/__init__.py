@@ -11,7 +11,7 @@ from msgspec import Struct
 from agent.base.nats_server import subjects_overlap
 from agent.config import Size
 from agent.leaf.inputs.formats.message import TopicNames, fill_template, template_problem
-from agent.leaf.inputs.shared import InputOptions
+from agent.leaf.inputs.shared import HasMapping, InputOptions, MappedOptions, NamedMap, NamedPreset
 
 _TOKEN: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+\Z")
 _MOST: Final = 255
@@ -19,7 +19,7 @@ _TAKEN: Final = ("tel", "cmd", "petiole", "readings")
 """First tokens of the agent's own and MQTT subjects."""
 
 
-class NatsOptions(InputOptions, tag="nats", kw_only=True):
+class NatsOptions(MappedOptions, tag="nats", kw_only=True):
     """The options of one `nats` input. deploy/reference.toml says what each means."""
 
     name: str = "nats"
@@ -44,7 +44,7 @@ class NatsOptions(InputOptions, tag="nats", kw_only=True):
         return tuple(subject.filter for subject in self.subjects)
 
 
-class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
+class SubjectTemplate(HasMapping, Struct, forbid_unknown_fields=True, kw_only=True):
     """Subjects to subscribe, with device and metric templates (`agent.leaf.inputs.formats.message`).
 
     Default device is the domain; an empty `metric` comes from the message.
@@ -53,6 +53,8 @@ class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
     filter: str
     device: str = ""
     metric: str = "{0}"
+    map: NamedMap = None
+    preset: NamedPreset = None
 
     def problems(self) -> Iterator[str]:
         tokens = self.filter.split(".")
@@ -66,6 +68,9 @@ class SubjectTemplate(Struct, forbid_unknown_fields=True, kw_only=True):
                 f"filter {self.filter!r:.80} covers subjects of Petiole or of NATS itself; begin it with a "
                 "token of your own"
             )
+        yield from self.map_problems(has_topic=True)
+        if self.mapping is not None and (self.device or self.metric != "{0}"):
+            yield f"device or metric of {self.filter!r:.80} stands beside a mapping; write it in the [[map]]"
         for name, template in (("device", self.device), ("metric", self.metric)):
             if (problem := template_problem(template)) is not None:
                 yield f"{name} {problem}"

@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nats.aio.msg import Msg
 
@@ -28,6 +28,10 @@ from agent.leaf.inputs.shared import NO_SERVER, ConfiguredInput, LocalServer
 from agent.leaf.inputs.shared.gatherer import Buffer, Gatherer
 from agent.leaf.inputs.shared.submitter import RetryingSubmitter, letter
 from agent.leaf.intake import Chunk, Intake, RefusedError, UnknownOutcomeError
+
+if TYPE_CHECKING:
+    from agent.leaf.inputs.shared.mapped import PayloadMapper
+    from agent.mapping.schema import Map
 
 _QUEUE: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]{0,64}\Z")
 _LEAST_PENDING: Final = 64 * 1024
@@ -60,8 +64,11 @@ class NatsInput(ConfiguredInput[NatsOptions]):
         options = self._options
         if not options.subjects:
             yield "there is no subject; write [[input.subjects]] with its filter"
+        yield from options.map_problems(has_topic=True)
         for subject in options.subjects:
             yield from subject.problems()
+            if options.mapping is not None and (subject.device or subject.metric != "{0}"):
+                yield f"device or metric of {subject.filter!r:.80} stands beside a mapping; write it there"
         for filter_, other_filter in overlapping(options.subjects):
             yield f"filters {filter_!r:.80} and {other_filter!r:.80} overlap; make them distinct"
         if not _QUEUE.match(options.queue):
@@ -109,8 +116,10 @@ class NatsInput(ConfiguredInput[NatsOptions]):
                 await asyncio.wait(self._requests)
 
     async def _subscribe(self, link: OpenConnection, subject: SubjectTemplate) -> None:
+        mapper = self._mapper(subject.mapping or self._options.mapping)
+
         async def take(message: Msg) -> None:
-            await self._take(message, subject)
+            await self._take(message, subject, mapper)
 
         await link.nc.subscribe(
             subject.filter,
@@ -132,7 +141,14 @@ class NatsInput(ConfiguredInput[NatsOptions]):
                 "allow_responses"
             )
 
-    async def _take(self, message: Msg, subject: SubjectTemplate) -> None:
+    def _mapper(self, given: Map | None) -> PayloadMapper | None:
+        if given is None:
+            return None
+        from agent.leaf.inputs.shared.mapped import PayloadMapper  # not held in memory without mappings
+
+        return PayloadMapper(given, self._intake.domain, ".")
+
+    async def _take(self, message: Msg, subject: SubjectTemplate, mapper: PayloadMapper | None) -> None:
         if self._source.room <= 0:
             self._dropped.inc()
             if message.reply:
@@ -140,7 +156,10 @@ class NatsInput(ConfiguredInput[NatsOptions]):
             return
         names = subject.place(message.subject)
         if message.reply:
-            self._start(self._settle(message, names))
+            self._start(self._settle(message, names, mapper))
+            return
+        if mapper is not None:
+            self._take_mapped(message, mapper)
             return
         try:
             lines = await _lines(message.data, names, whole=False)
@@ -150,23 +169,33 @@ class NatsInput(ConfiguredInput[NatsOptions]):
             return
         self._source.add(lines, message.subject)
 
+    def _take_mapped(self, message: Msg, mapper: PayloadMapper) -> None:
+        found = mapper.take(message.data, message.subject, wall_ns())
+        self._submitter.miss(found.no_value)
+        if found.letter is not None:
+            self._source.dead_letter("bad_message", [found.letter])
+        if found.count:
+            self._source.add(found.payload, message.subject)
+
     def _start(self, work: Any) -> None:
         task = self._group.create_task(work)
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
-    async def _settle(self, message: Msg, names: TopicNames) -> None:
+    async def _settle(self, message: Msg, names: TopicNames, mapper: PayloadMapper | None) -> None:
         size = len(message.data) + _OVERHEAD
         self._source.hold(size)
         try:
-            answer = await self._store(message, names)
+            answer = await self._store(message, names, mapper)
         finally:
             self._source.hold(-size)
         await self._answer(message, answer)
 
-    async def _store(self, message: Msg, names: TopicNames) -> dict[str, Any]:
+    async def _store(self, message: Msg, names: TopicNames, mapper: PayloadMapper | None) -> dict[str, Any]:
         try:
             request = self._request(message)
+            if mapper is not None:
+                return await self._store_mapped(message, request, mapper)
             lines = await _lines(message.data, names)
             parsed = await parse_lines(self._parser, lines, wall_ns())
             if parsed.bad:
@@ -183,6 +212,25 @@ class NatsInput(ConfiguredInput[NatsOptions]):
         except UnknownOutcomeError as error:
             return {"unknown": str(error)}
         return {"stored": parsed.count}
+
+    async def _store_mapped(
+        self, message: Msg, request: contract.Request | None, mapper: PayloadMapper
+    ) -> dict[str, Any]:
+        """Store the readings of a payload; odd members are answered and become a dead letter. Raises
+        `MessageError` where nothing is usable.
+        """
+        found = mapper.take(message.data, message.subject, wall_ns())
+        if found.letter is not None and not found.count and not found.no_value:
+            raise MessageError(found.letter.reason)
+        self._submitter.miss(found.no_value)
+        answer: dict[str, Any] = {"stored": found.count}
+        if found.count:
+            chunk = Chunk(found.payload, found.count, request)
+            await self._intake.submit(self._options.name, self._options.class_, chunk)
+        if found.letter is not None:
+            await self._submitter.dead_letter("bad_message", [found.letter])
+            answer["odd"] = found.letter.reason
+        return answer
 
     def _request(self, message: Msg) -> contract.Request | None:
         key = (message.headers or {}).get(_ID)

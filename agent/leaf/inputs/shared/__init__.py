@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar, Final, Generic, TypeVar, final
+from typing import Annotated, ClassVar, Final, Generic, TypeVar, final
 from urllib.parse import urlsplit
 
 import structlog
@@ -18,6 +18,7 @@ from agent.base.metrics import Metrics
 from agent.config import Linger
 from agent.leaf.inputs.formats import Format, LineParser, Precision, make_parser
 from agent.leaf.intake import Intake, Level
+from agent.mapping.schema import NAMES_MAP, NAMES_PRESET, Map
 
 
 class InputOptions(Struct, tag_field="type", forbid_unknown_fields=True, kw_only=True):
@@ -47,6 +48,32 @@ class InputOptions(Struct, tag_field="type", forbid_unknown_fields=True, kw_only
     def subscribe_subjects(self) -> tuple[str, ...]:
         """Return local subjects that the agent subscribes and local programs may publish."""
         return ()
+
+
+NamedMap = Annotated[Map | None, NAMES_MAP]
+NamedPreset = Annotated[Map | None, NAMES_PRESET]
+
+
+class HasMapping:
+    """Adds the mapping to a Struct with the fields `map` and `preset`."""
+
+    __slots__ = ()
+    map: NamedMap
+    preset: NamedPreset
+
+    @property
+    def mapping(self) -> Map | None:
+        """Return the given mapping."""
+        return self.map or self.preset
+
+    def map_problems(self, *, has_topic: bool) -> Iterator[str]:
+        """Yield faults of the mapping at this input: fault; remedy."""
+        if self.map is not None and self.preset is not None:
+            yield f"map {self.map.name} stands beside preset; keep one, or write preset in the [[map]]"
+        if self.mapping is not None:
+            from agent.leaf.inputs.shared.mapped import map_problems  # not held in memory without mappings
+
+            yield from map_problems(self.mapping, "domain", has_topic=has_topic)
 
 
 class LocalServer(Struct, frozen=True):
@@ -107,14 +134,33 @@ class ConfiguredInput(ABC, Generic[_Options]):
         """Accept readings until `stopping`, then answer or store the rest."""
 
 
-class LineOptions(InputOptions, kw_only=True):
-    """Options of line formats. deploy/reference.toml says what each means."""
+class MappedOptions(HasMapping, InputOptions, kw_only=True):
+    """Options of inputs whose payloads may be mapped. deploy/reference.toml says what each means."""
+
+    map: NamedMap = None
+    preset: NamedPreset = None
+
+
+class LineOptions(MappedOptions, kw_only=True):
+    """Options of line formats; with a mapping each line is a payload. deploy/reference.toml says what each
+    means.
+    """
 
     format: Format = "ndjson"
     precision: Precision = "ns"
     device_tag: str = "host"
 
+    def line_problems(self) -> Iterator[str]:
+        """Yield faults of the format: fault; remedy."""
+        if self.mapping is not None and self.format != "ndjson":
+            yield f'format = "{self.format}" stands beside a mapping of JSON or text; leave it out'
+        yield from self.map_problems(has_topic=False)
+
     def parser(self, domain: str) -> LineParser:
+        if self.mapping is not None:
+            from agent.leaf.inputs.shared.mapped import MappedParser
+
+            return MappedParser(self.mapping, domain)
         return make_parser(self.format, domain, precision=self.precision, device_tag=self.device_tag)
 
 

@@ -172,10 +172,11 @@ class Gatherer(GatheredSource):
         held = len(block)
         try:
             parsed = await parse_lines(self._parser, block, wall_ns())
+            self._submitter.miss(parsed.no_value)
             rest = len(block) + _BAD_LINE * len(parsed.bad) if parsed.bad else 0
             self.hold(len(parsed.payload) + rest - held)
             held = len(parsed.payload) + rest
-            self._bad = 0 if parsed.count else self._bad + len(parsed.bad)
+            self._bad = 0 if parsed.count or parsed.no_value else self._bad + len(parsed.bad)
             if self._bad > _MAX_BAD:
                 self._garbage()
             await before.wait()

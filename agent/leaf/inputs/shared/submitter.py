@@ -40,6 +40,7 @@ class RetryingSubmitter:
     ) -> None:
         self._name, self._class = options.name, options.class_
         self._invalid = metrics.invalid
+        self._missing = metrics.missing_values
         self._intake = intake
         self._stopping = stopping
         self._log = log
@@ -65,6 +66,11 @@ class RetryingSubmitter:
         first = payload.count(b"\n", 0, middle)
         await self.store(payload[:middle], first)
         await self.store(payload[middle:], count - first)
+
+    def miss(self, no_value: int) -> None:
+        """Count members without a value."""
+        if no_value:
+            self._missing.labels(self._name).inc(no_value)
 
     async def dead_letter(self, reason: str, letters: Sequence[Letter]) -> None:
         """Count, report and keep invalid data."""

@@ -127,6 +127,7 @@ class Groups(LineConnection):
             raise GroupRefusedError("bad_lines", f"line {number}{more}: {reason}")
         if not parsed.count:
             raise GroupRefusedError("empty", "the group holds no reading")
+        self.terms.submitter.miss(parsed.no_value)
         scope = contract.request_scope(self._options.name, self.sender)
         request = contract.make_request(key, scope, body)
         chunk = Chunk(parsed.payload, parsed.count, request)

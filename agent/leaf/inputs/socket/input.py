@@ -189,6 +189,7 @@ class SocketInput(ConfiguredInput[SocketOptions]):
                 yield str(error)
         if options.reply and not address.is_stream:
             yield f"reply is for streams, and {address.scheme} has no connections; leave it out"
+        yield from options.line_problems()
         if not LEAST_LINE <= options.line <= MAX_LINE:
             yield f"line is {options.line} bytes; take {LEAST_LINE} bytes to 4MiB"
         elif address.is_stream and options.buffer // options.max_connections < options.line:

@@ -214,7 +214,7 @@ class Flow(LineConnection):
 
     def __init__(self, connections: Connections, parser: LineParser) -> None:
         super().__init__(connections)
-        self._self_ending = parser.self_ending
+        self._is_whole = parser.is_whole
         self.source = Gatherer(
             connections.buffer, parser, self.terms.submitter, self.pause, self.resume, self._garbage
         )
@@ -228,7 +228,7 @@ class Flow(LineConnection):
 
     def ended(self) -> bool:
         last = self._cutter.end()
-        if last and self._self_ending:
+        if last and self._is_whole(last):
             self.source.add(last, self.peer)
         elif last:
             reason = "the last line has no newline: it may be a part of one"

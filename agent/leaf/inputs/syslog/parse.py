@@ -52,11 +52,12 @@ Tags = dict[str, str]
 class MessageParser:
     """Parses length-prefixed messages like a `LineParser`. `sender` is the device without host."""
 
-    self_ending = False
-
     def __init__(self, metric: str, sender: str) -> None:
         self.sender = sender
         self._metric = to_json(metric)
+
+    def is_whole(self, line: bytes) -> bool:
+        return False
 
     def parts(self, lines: bytes, now_ns: int) -> Iterator[Parsed]:
         """Yield messages of a block that arrived at `now_ns` (ns since 1970), in parts of a

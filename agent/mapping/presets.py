@@ -1,0 +1,67 @@
+"""Loads shipped mappings, and completes a `[[map]]` with its preset."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import fields, replace
+
+from agent.mapping.schema import Map, MapRecord
+
+_FOLDER: Final = Path(__file__).parent / "presets"
+_OWN: Final = ("name", "about", "preset", "record")
+
+
+class _Preset(Map, kw_only=True):
+    """A preset's file, which names itself."""
+
+    name: str = ""
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of all presets."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+@cache
+def load(name: str) -> Map:
+    """Return a preset. Raises `KeyError` for an unknown name."""
+    if name not in names():
+        raise KeyError(name)
+    table = tomllib.loads((_FOLDER / f"{name}.toml").read_text())
+    preset = msgspec.convert(table, _Preset)
+    preset.name = name
+    return preset
+
+
+def complete(given: Map) -> Map:
+    """Return a map whose absent keys are those of its preset. Raises `KeyError` for an unknown preset."""
+    if given.preset is None:
+        return given
+    preset = load(given.preset)
+    own = _given(given)
+    records = [replace(record, **_over(record, own)) for record in preset.record]
+    return replace(
+        preset,
+        name=given.name,
+        **own,
+        record=[*records, *given.record],
+    )
+
+
+def _given(map_: Map) -> dict[str, Any]:
+    return {
+        field.name: value
+        for field in fields(map_)
+        if field.name not in _OWN and (value := getattr(map_, field.name)) is not None
+    }
+
+
+def _over(record: MapRecord, own: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a preset's record that the map replaces."""
+    return {name: value for name, value in own.items() if getattr(record, name, None) is not None}
