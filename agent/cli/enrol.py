@@ -22,7 +22,7 @@ from agent.config import Config, ConfigError, load
 from agent.config.keys import SeedError, ensure_key, public_key, renew_key, seed_line
 from agent.contract import server_name
 from agent.leaf.inputs import OPTIONS
-from agent.server.setup import IDENTITY, identities, key_file, link_key_file, user_link_key_file
+from agent.server.setup import IDENTITY, RECEIPT_KEY, identities, key_file, link_key_file, user_link_key_file
 
 
 def key_files(config: Config) -> dict[str, Path]:
@@ -37,6 +37,7 @@ def key_files(config: Config) -> dict[str, Path]:
             found["device"] = config.nats.device_seed_file or key_file(config, "device")
         else:
             found["jobs"] = config.nats.jobs_seed_file or key_file(config, "jobs")
+    found[RECEIPT_KEY] = key_file(config, RECEIPT_KEY)
     if config.role == "leaf":
         found["link"] = link_key_file(config)
         found |= {
@@ -45,11 +46,13 @@ def key_files(config: Config) -> dict[str, Path]:
     return found
 
 
-def enrolled(config: Config, *, new: bool = False) -> dict[str, str]:
-    """Return public keys by identity, making missing ones; `new` replaces link keys. Raises `SeedError` or
-    `OSError`.
+def enrolled(config: Config, *, new: bool = False, new_receipt: bool = False) -> dict[str, str]:
+    """Return public keys by identity, making missing ones; `new` replaces link keys, `new_receipt` the key of
+    receipts. Raises `SeedError` or `OSError`.
     """
     files = key_files(config)
+    if new_receipt:
+        renew_key(files[RECEIPT_KEY])
     if new:
         for path in (path for name, path in files.items() if name.startswith("link")):
             renew_key(path)
@@ -62,7 +65,7 @@ def write_identity(config: Config, directory: Path) -> Path:
     lines = [
         f"{name.upper()}_KEY: {quoted(public_key(path))}\n"
         for name, path in files.items()
-        if not name.startswith("link")
+        if not name.startswith(("link", RECEIPT_KEY))
     ]
     if config.role == "leaf":
         lines.insert(0, f"server_name: {quoted(server_name(config.domain, machine_id()))}\n")
@@ -93,20 +96,31 @@ ServerDirectory = Annotated[
 New = Annotated[
     bool, typer.Option("--new", help="Make another key of the link, in place of one that is to be replaced.")
 ]
+NewReceipt = Annotated[
+    bool,
+    typer.Option(
+        "--new-receipt", help="Make another key of receipts; the agent signs with it once it is restarted."
+    ),
+]
 
 
-def command(config: ConfigFile, server_directory: ServerDirectory = None, new: New = False) -> None:
+def command(
+    config: ConfigFile,
+    server_directory: ServerDirectory = None,
+    new: New = False,
+    new_receipt: NewReceipt = False,
+) -> None:
     """Make the missing keys of this machine, and print the table that lets it in at the hub."""
     with only_command(config):
-        _enrol(config, server_directory, new=new)
+        _enrol(config, server_directory, new=new, new_receipt=new_receipt)
 
 
-def _enrol(config: Path, server_directory: Path | None, *, new: bool) -> None:
+def _enrol(config: Path, server_directory: Path | None, *, new: bool, new_receipt: bool) -> None:
     try:
         settings = load(config, OPTIONS)
         if new and settings.role != "leaf":
             end(["--new is for the key of a leaf's link; a hub has none"])
-        keys = enrolled(settings, new=new)
+        keys = enrolled(settings, new=new, new_receipt=new_receipt)
         identity = None
         if settings.nats.server == "external":
             identity = write_identity(settings, server_directory or config.resolve().parent)
@@ -122,10 +136,12 @@ def _enrol(config: Path, server_directory: Path | None, *, new: bool) -> None:
         typer.echo(_member(settings, keys))
     else:
         typer.echo("# the keys of the hub are there; leaves are let in with [[leaf]] tables")
+        typer.echo(f"# receipts of this hub are signed by {keys[RECEIPT_KEY]}")
 
 
 def _member(settings: Config, keys: Mapping[str, str]) -> str:
     classes = json.dumps(settings.class_names)
     table = f'[[leaf]]\ndomain = "{settings.domain}"\nkey = "{keys["link"]}"\nclasses = {classes}'
+    table += f'\nreceipt = ["{keys[RECEIPT_KEY]}"]'
     users = [f'{user.name} = "{keys[f"link-{user.name}"]}"' for user in settings.user if user.linked]
     return f"{table}\nusers = {{ {', '.join(users)} }}" if users else table

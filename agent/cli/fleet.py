@@ -8,6 +8,7 @@ apply the stored change.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -116,7 +117,7 @@ def add(
             leaf = enrolled(sys.stdin.read(65_536))
         except MemberError as error:
             end([str(error)])
-        leaf = Enrolled(leaf.domain, leaf.key, leaf.classes, tenant, leaf.users)
+        leaf = dataclasses.replace(leaf, tenant=tenant)
     elif not key:
         end(["the key is missing; `petiole enrol` prints it on the leaf"])
     else:

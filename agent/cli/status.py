@@ -157,6 +157,8 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield from _certificates(status)
         return
     yield f"{status['domain']}: {status['link']['sentence']}"
+    if status.get("receipt_key", "") is None:
+        yield "  ledger records are not signed: no key of receipts (petiole enrol)"
     if sent := status["link"].get("sent_bytes"):
         arrived = status["link"]["arrived_bytes"]
         yield f"  sent over the link {sent / 1e6:.1f} MB; {arrived / 1e6:.1f} MB are new at the hub"

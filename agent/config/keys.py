@@ -13,6 +13,7 @@ import nkeys
 from agent.base.files import create_private, is_there, named, open_regular, others_may
 from agent.base.nats_server import quoted
 from agent.base.supervisor import ConditionError
+from agent.contract.receipt import Signer
 
 _PASSWORD_BYTES: Final = 256
 
@@ -56,6 +57,12 @@ def ensure_key(path: Path) -> str:
 def public_key(path: Path) -> str:
     """Return a seed's public key. Raises `SeedError`."""
     return _read(path)[1]
+
+
+def receipt_signer(path: Path) -> tuple[str, Signer]:
+    """Return a seed's public key and a function that signs with it. Raises `SeedError`."""
+    seed, public = _read(path)
+    return public, nkeys.from_seed(seed.encode()).sign
 
 
 def is_public_key(text: str) -> bool:

@@ -111,7 +111,9 @@ class LeafMember(Struct, forbid_unknown_fields=True):
     it may mirror or source (`takes`), and which of its own the hub may (`gives`). `revoked` are keys that it
     had and that are no longer accepted; without a `key` it is not let in. Of a leaf that is `forgotten` only
     these keys are known. With a `tenant` it is in the tenant's account, else in that of its `cell`, 0 being
-    the first. `users` are the keys with which its server links the accounts of users, by the users' names."""
+    the first. `users` are the keys with which its server links the accounts of users, by the users' names.
+    `receipt` are the keys that sign its ledger records, newest first; ` until ` and a time behind a key
+    refuse later records."""
 
     domain: str
     key: str = ""
@@ -123,6 +125,7 @@ class LeafMember(Struct, forbid_unknown_fields=True):
     tenant: str = ""
     cell: Annotated[int, Meta(ge=0, le=9_999)] = 0
     users: dict[str, str] = {}
+    receipt: list[str] = []
 
     @property
     def cell_name(self) -> str:

@@ -223,6 +223,10 @@ def check_members(config: Config) -> Iterator[Problem]:
         if not leaf.key and not leaf.revoked:
             yield Problem(f"{key}.key", "is missing", _COPY.format(_OF_LEAVES[0]))
         yield from _forgotten(key, leaf)
+        for text in leaf.receipt:
+            yield from contract_problem(
+                f"{key}.receipt", contract.parse_receipt_key, text, _COPY.format(_OF_LEAVES[0])
+            )
         for place, text in _keys(key, leaf):
             yield from _key(place, text, keys, *_OF_LEAVES)
         if leaf.tenant:

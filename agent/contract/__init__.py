@@ -6,6 +6,7 @@ place. Records have a version `v`; unknown fields are ignored, unknown versions 
 
 from agent.contract.audit import *
 from agent.contract.batch import *
+from agent.contract.cbor import *
 from agent.contract.checkpoint import *
 from agent.contract.checks import *
 from agent.contract.command import *
@@ -15,4 +16,5 @@ from agent.contract.ledger import *
 from agent.contract.link import *
 from agent.contract.names import *
 from agent.contract.reading import *
+from agent.contract.receipt import *
 from agent.contract.verify import *

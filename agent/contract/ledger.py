@@ -29,6 +29,7 @@ from agent.contract.checks import (
     ranges_of,
 )
 from agent.contract.ranges import Ranges
+from agent.contract.receipt import Chain, parse_chain
 
 __all__ = [
     "DOUBTS",
@@ -173,6 +174,8 @@ class Ledger:
     """Replaced streams or ends, oldest first, at most `LOST_STREAMS`."""
     doubts: tuple[Doubt, ...] = ()
     """Newest doubts of the class, oldest first, at most `DOUBTS`, including earlier runs'."""
+    chain: Chain | None = None
+    """What the record's signature says of the signing run's batches; None in an unsigned record."""
 
     def encode(self) -> bytes:
         row = asdict(self)
@@ -231,6 +234,7 @@ def parse_ledger(data: bytes | str) -> Ledger:
         final=field_of(row, "final", bool, what),
         lost=_lost_streams(row, what) if "lost" in row else (),
         doubts=_doubts(row, what) if "doubts" in row else (),
+        chain=optional(row, "chain", parse_chain),
     )
 
 

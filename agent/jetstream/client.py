@@ -9,6 +9,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -307,18 +308,25 @@ def end_if_cancelled() -> None:
         raise asyncio.CancelledError
 
 
-async def publish_own(js: JetStream, stream: str, subject: str, data: bytes, ident: str) -> int:
+async def publish_own(
+    js: JetStream,
+    stream: str,
+    subject: str,
+    data: bytes,
+    ident: str,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> int:
     """Store an agent's message once under an id, or a random one if taken; returns its sequence.
 
     Raises `ApiError`, `TooLargeError` or `UnavailableError`.
     """
-    ack = await js.publish_ack(subject, data, {H_MESSAGE_ID: ident})
+    ack = await js.publish_ack(subject, data, {**headers, H_MESSAGE_ID: ident})
     if not ack.duplicate:
         return ack.seq
     message = await js.get_message(stream, seq=ack.seq)
     if message is not None and (message.subject, message.data) == (subject, data):
         return ack.seq
-    return await js.publish(subject, data, {H_MESSAGE_ID: f"{ident}-{secrets.token_hex(16)}"})
+    return await js.publish(subject, data, {**headers, H_MESSAGE_ID: f"{ident}-{secrets.token_hex(16)}"})
 
 
 def _encoded(request: Mapping[str, Any] | None) -> bytes:

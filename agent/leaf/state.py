@@ -22,6 +22,7 @@ from agent.contract import (
     LostStream,
     Previous,
     Readings,
+    RecordId,
 )
 from agent.leaf.commands.cursor import RecentCommands
 from agent.leaf.timeline import Timeline
@@ -161,6 +162,8 @@ class State(Struct):
     """The newest by class."""
     windows: dict[str, int] = {}
     """Messages that may be under way over the link, by class."""
+    records: dict[str, RecordId] = {}
+    """The last signed ledger record known to be stored, by class."""
     unconfirmed: dict[str, int] = {}
     """Newest reading of each removed class not confirmed by the hub."""
 

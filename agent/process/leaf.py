@@ -13,9 +13,11 @@ import structlog
 from agent import contract
 from agent.base import logs
 from agent.base.clock import ClockReader
+from agent.base.files import is_there
 from agent.base.metrics import Metrics
 from agent.base.supervisor import keep_serving
 from agent.config import Config
+from agent.config.keys import SeedError, receipt_signer
 from agent.jetstream import JetStream
 from agent.jetstream.connection import QuickClient, ServerConnection, server_version
 from agent.leaf.acks import AckLevels, HubAckWaiters
@@ -39,6 +41,7 @@ from agent.leaf.intake import Input
 from agent.leaf.ledger import ClassLedger
 from agent.leaf.ledger.evictions.service import EvictionMonitor
 from agent.leaf.ledger.publisher import LedgerPublisher
+from agent.leaf.ledger.signer import RecordSigner
 from agent.leaf.link.act import Trimmer
 from agent.leaf.link.link import LeafLink, LinkView
 from agent.leaf.link.observation import UplinkStatus
@@ -60,7 +63,7 @@ from agent.process.input_runner import InputSet, drain, keep_running, levels_of,
 from agent.process.reload import Applied, Reloader, by_command
 from agent.process.stream_setup import StreamSetup
 from agent.server.health import ServerHealth
-from agent.server.setup import identities
+from agent.server.setup import RECEIPT_KEY, identities, key_file
 
 log = structlog.get_logger("leaf")
 
@@ -87,7 +90,8 @@ class LeafAgent:
         self._evictions = EvictionMonitor(
             domain, run, classes, config.state_dir, state.current.epochs, ledgers, metrics
         )
-        self._ledger_publisher = LedgerPublisher(domain, run, ledgers, state, self._evictions)
+        signer = self._signer = _record_signer(config, run)
+        self._ledger_publisher = LedgerPublisher(domain, run, ledgers, state, self._evictions, signer)
         self._clock = ClockMonitor(domain, classes, state, metrics, self._evictions.stored)
         self._view = view = LinkView(config, metrics, health, events)
         self._levels = AckLevels(levels, health, lambda: view.status.hub_sync_seconds)
@@ -281,6 +285,7 @@ class LeafAgent:
             "role": "leaf",
             "run": self._run,
             "machine": self._state.current.machine,
+            "receipt_key": None if self._signer is None else self._signer.public,
             "link": self.link.row(),
             "states": self._states.now(),
             "classes": {
@@ -361,3 +366,15 @@ class LeafAgent:
         finally:
             if not self._ending:  # otherwise our own shutdown would be reported as a server outage
                 self.link.show_unreachable()
+
+
+def _record_signer(config: Config, run: str) -> RecordSigner | None:
+    """Return the signer of ledger records, None without a usable key, so that readings still flow."""
+    file = key_file(config, RECEIPT_KEY)
+    if not is_there(file):
+        return None
+    try:
+        return RecordSigner(config.domain, run, *receipt_signer(file))
+    except SeedError as error:
+        log.error("receipt key refused", error=str(error), effect="ledger records are not signed")
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
@@ -57,6 +58,10 @@ def identities(config: Config) -> Identities:
         return Identities(account, system)
     rest = {cell: key_file(config, f"{own}_{cell}") for cell in cells(config) if cell != contract.HOME}
     return Identities(account, system or key_file(config, f"{own}_system"), rest)
+
+
+RECEIPT_KEY: Final = "receipt"
+"""Name of the seed that signs ledger records on a leaf, and roots at the hub."""
 
 
 def link_key_file(config: Config) -> Path:

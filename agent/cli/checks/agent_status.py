@@ -19,6 +19,7 @@ INPUTS: Final = Group("inputs")
 LINK: Final = Group("link")
 LOSS: Final = Group("loss")
 HUB: Final = Group("hub")
+RECEIPTS: Final = Group("receipts")
 DEVICES: Final = Group("mqtt")
 _FLOWING: Final = "flowing"
 _SHOWN: Final = 20
@@ -71,6 +72,11 @@ def judge(status: Mapping[str, Any] | str, explained: Collection[str] = ()) -> I
             f"the agent cannot write its state ({problem}): after a crash it sends again what the hub has",
             "let the agent's user write in state_dir, and see the room and the mount of its file system",
         ).after(Cause.DISK)
+    if status.get("receipt_key", "") is None:
+        yield RECEIPTS.warning(
+            "ledger records are not signed, so receipts prove nothing by this leaf's key",
+            "run `petiole enrol`, give the table to the hub, and restart the agent",
+        )
     if status["role"] == "leaf":
         yield from _link(status.get("link") or {})
         yield from _inputs(status, explained)

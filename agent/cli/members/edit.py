@@ -49,9 +49,11 @@ class Enrolled:
     classes: tuple[str, ...] = ()
     tenant: str = ""
     users: Mapping[str, str] = field(default_factory=dict)
+    receipt: tuple[str, ...] = ()
 
     def row(self) -> Row:
         more = {"classes": list(self.classes), "tenant": self.tenant, "users": dict(self.users)}
+        more["receipt"] = list(self.receipt)
         return {"domain": self.domain, "key": self.key} | _given(more)
 
 
@@ -83,6 +85,7 @@ def enrolled(text: str) -> Enrolled:
             str(row["key"]),
             tuple(map(str, row.get("classes", ()))),
             users={str(name): str(key) for name, key in row.get("users", {}).items()},
+            receipt=tuple(map(str, row.get("receipt", ()))),
         )
     except (tomllib.TOMLDecodeError, KeyError, ValueError, TypeError, AttributeError):
         raise MemberError("this is not the one [[leaf]] table that `petiole enrol` prints") from None
@@ -111,6 +114,8 @@ def added(text: str, member: Enrolled | NewUser) -> str:
         if row is None:
             rows.append(row := {})
         row.pop("forgotten", None)
+        if "receipt" in given:  # what an earlier key signed stays checkable
+            given["receipt"] += [key for key in row.get("receipt", ()) if key[:56] not in given["receipt"]]
         row |= given | _given({"cell": cell})
 
     return edited(text, members, change)
@@ -206,9 +211,9 @@ def forgotten(text: str, members: MemberList, ident: str) -> str:
             return
         _revoke_keys(row)
         if keys := row.get("revoked"):
-            cell = row.get("cell")
+            kept = _given({name: row.get(name) for name in ("cell", "receipt")})
             row.clear()
-            row |= {members.ident: ident, "revoked": keys, "forgotten": True} | _given({"cell": cell})
+            row |= {members.ident: ident, "revoked": keys, "forgotten": True} | kept
         else:
             rows.remove(row)
 

@@ -16,6 +16,7 @@ from agent.base.metrics import Metrics
 from agent.contract import Doubt, Ledger, LostStream, Previous, Readings, StreamState
 from agent.contract.ranges import RangeSet
 from agent.leaf.intake import RefusedError
+from agent.leaf.ledger.chain import BatchChain
 
 MAX_RANGES = 2_000
 """Ranges per class in a record, about 60 KB; a long full stream would make more."""
@@ -32,6 +33,7 @@ class ClassLedger:
         self._refused: dict[str, RangeSet] = {}
         self._readings = {"accepted": 0, "stored": 0, "refused": 0, "dead": 0, "refused_late": 0}
         self._discarded: Discarded = ()
+        self.chain = BatchChain(domain, cls, run)
         self.gone: Discarded = ()
         self.n = 0
         self.previous: Previous | None = None
@@ -68,6 +70,7 @@ class ClassLedger:
     def refuse(self, n: int, readings: int, reason: str, late: int = 0) -> None:
         """Count a refused batch; `late` readings were acknowledged as accepted before."""
         self._refused.setdefault(reason, RangeSet()).add(n)
+        self.chain.skip(n)
         self._bound()
         self._readings["refused"] += readings
         self._readings["refused_late"] += late

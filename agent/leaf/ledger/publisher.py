@@ -16,6 +16,7 @@ from agent.base.logs import LogEdge
 from agent.contract import (
     H_COUNT,
     H_MESSAGE_ID,
+    H_RECEIPT,
     H_RESENT,
     ContractError,
     Ledger,
@@ -29,6 +30,7 @@ from agent.jetstream.readers import StoredHeaders
 from agent.leaf.events import BatchStored
 from agent.leaf.ledger import ClassLedger, Discarded
 from agent.leaf.ledger.evictions.service import EvictionMonitor
+from agent.leaf.ledger.signer import RecordSigner
 from agent.leaf.state import Acked, PullPosition
 from agent.leaf.state_file import StateFile
 
@@ -47,9 +49,10 @@ class LedgerPublisher:
         ledgers: Mapping[str, ClassLedger],
         state: StateFile,
         discards: EvictionMonitor,
+        signer: RecordSigner | None = None,
     ) -> None:
         self._domain, self._run, self._ledgers, self._state = domain, run, ledgers, state
-        self._discards = discards
+        self._discards, self._signer = discards, signer
         self._js: JetStream | None = None
         self._created: dict[str, str] = {}
         self._records = 0
@@ -216,7 +219,15 @@ class LedgerPublisher:
         self._records += 1
         ident = f"{self._run}-{cls}-ledger-{self._records}"
         stream, subject = contract.leaf_stream(self._domain, cls), contract.ledger_subject(self._domain, cls)
-        return await publish_own(js, stream, subject, record.encode(), ident)
+        if self._signer is None:
+            return await publish_own(js, stream, subject, record.encode(), ident)
+        prior = self._state.current.records.get(cls)
+        signed = self._signer.sign(cls, record, self._ledgers[cls].chain, prior)
+        seq = await publish_own(js, stream, subject, signed.data, ident, {H_RECEIPT: signed.signature})
+        self._signer.stored(cls, signed)
+        self._state.current.records[cls] = signed.id
+        self._state.mark()
+        return seq
 
 
 def _completed(known: Acked, stored_since: Iterable[StoredHeaders], letters: str) -> Acked:

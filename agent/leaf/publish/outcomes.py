@@ -16,7 +16,7 @@ import structlog
 from agent.base.logs import LogEdge, Sparse
 from agent.base.metrics import Metrics
 from agent.base.wait import loop_time
-from agent.contract import LATE
+from agent.contract import LATE, payload_digest
 from agent.jetstream import RawMessage
 from agent.leaf.events import BatchStored, Events, StreamFull
 from agent.leaf.intake import RefusalReason, RefusedError
@@ -161,6 +161,7 @@ class Outcomes:
         cls, ledger = batch.id.cls, self._ledgers[batch.id.cls]
         settle = ledger.store_dead if batch.dead else ledger.store
         settle(batch.id.n, batch.readings)
+        ledger.chain.add(batch.id.n, payload_digest(batch.payload), batch.readings)
         readings = 0 if batch.dead else batch.readings
         self._events.emit(BatchStored(batch.id, seq, readings, batch.input, batch.position))
         if cls in self._refusing and self._has_room_again(batch):

@@ -44,7 +44,7 @@ def test_a_full_stream_that_takes_small_batches_between_large_ones_is_told_once(
     monkeypatch.setattr(outcomes, "loop_time", lambda: now)
     publisher = SimpleNamespace(stream_full=full.append, stream_stores=stores.append, stored=lambda *_: None)
     refusals = SimpleNamespace(batch=lambda *_: None, stored=lambda *_: None)
-    ledger = SimpleNamespace(store=lambda *_: None)
+    ledger = SimpleNamespace(store=lambda *_: None, chain=SimpleNamespace(add=lambda *_: None))
     with structlog.testing.capture_logs() as logs:
         made = Outcomes(
             cast(Any, publisher), {"normal": cast(Any, ledger)}, Metrics(), cast(Any, refusals), Events()
