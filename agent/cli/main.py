@@ -28,6 +28,7 @@ _COMMANDS: Final = {
     "resend": "agent.cli.resend:command",
     "test": "agent.cli.test:command",
     "tap": "agent.cli.tap:command",
+    "map": "agent.cli.map:command",
     "demo": "agent.cli.demo:command",
     "server": "agent.cli.server:app",
     "new": "agent.cli.new:app",

@@ -55,6 +55,26 @@ def load(path: Path, inputs: Mapping[str, type[Struct]], text: str | None = None
     return parse(table, inputs, places, directory_of(path))
 
 
+def load_map(path: Path, name: str) -> Map:
+    """Return a `[[map]]` of a file, whose other tables are not checked. Raises `ConfigError`."""
+    table, _ = read_whole(path)
+    reader = _Reader(directory_of(path))
+    reader.root({"map": table.get("map", [])})
+    key = "map"
+    if name in reader.maps:
+        problems = reader.problems
+    else:
+        known = ", ".join(reader.maps) or "none"
+        problems = [
+            *reader.problems,
+            Problem(key, f'"{name:.60}" is not there', f"take one of: {known}"),
+        ]
+    wrong = [problem for problem in problems if problem.key.startswith(key)]
+    if wrong:
+        raise ConfigError.of(wrong, [])
+    return reader.maps[name]
+
+
 def parse(
     table: Mapping[str, Any],
     inputs: Mapping[str, type[Struct]],
@@ -97,13 +117,13 @@ class _Reader:
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
-        self._maps: dict[str, Map] = {}
+        self.maps: dict[str, Map] = {}
         self.problems: list[Problem] = []
 
     def root(self, table: dict[str, Any]) -> Config:
         """Return the configuration without inputs, usable despite problems."""
         values = self._values(Config, table, "")
-        self._maps = {map_.name: map_ for map_ in values.get("map", ()) if map_ is not None}
+        self.maps = {map_.name: map_ for map_ in values.get("map", ()) if map_ is not None}
         return Config(**{"domain": "unnamed", **values})
 
     def inputs(self, tables: object, kinds: Mapping[str, type[Struct]]) -> list[Any]:
@@ -183,7 +203,7 @@ class _Reader:
 
             known = {name: Map(name=name, preset=name) for name in presets.names()}
         else:
-            known = self._maps
+            known = self.maps
         if isinstance(value, str) and value in known:
             return known[value]
         what = "preset" if is_preset else "[[map]]"
