@@ -159,7 +159,7 @@ async def test_at_level_hub_the_answer_comes_as_soon_as_the_hub_has_it(pair: Lin
 async def test_a_hub_that_is_away_leaves_it_stored_and_a_repeat_waits_for_the_hub_again(
     pair: LinkedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "PATIENCE", 0.5)
+    monkeypatch.setattr(publisher, "PATIENCE", 2.0)
     one = pair.agent
     pair.servers.leaf.proxy.cut()
     await pair.reaches(LinkState.DOWN)
@@ -300,7 +300,7 @@ async def test_a_server_that_ends_again_before_the_link_of_its_lost_store_is_rea
         again.append(asyncio.create_task(leaf.start()))
         await ensure_rate(*arguments)
 
-    monkeypatch.setattr(publisher, "PATIENCE", 1.0)
+    monkeypatch.setattr(publisher, "PATIENCE", 3.0)
     monkeypatch.setattr(stream_setup, "ensure_rate", end_again)
     leaf.proxy.cut()
     await leaf.wipe()

@@ -145,7 +145,7 @@ async def test_a_command_for_good_that_closes_its_output_is_started_again(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"timeout": Seconds(0.5)}, "import time; print(%r, flush=True); time.sleep(600)"),
+        ({"timeout": Seconds(2.0)}, "import time; print(%r, flush=True); time.sleep(600)"),
         ({"output": Size(2**17)}, "import sys\nwhile True: print(%r, flush=True)"),
     ],
     ids=["time", "output"],

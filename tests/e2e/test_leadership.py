@@ -28,9 +28,8 @@ RECORD = "$KV.petiole_fleet.edge-1"
 
 
 @pytest.fixture(autouse=True)
-def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lease of a second and a half."""
-    monkeypatch.setattr(lease, "SECONDS", 1.5)
+def renewed_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that is renewed ten times a second."""
     monkeypatch.setattr(leadership, "RENEW_EVERY", 0.1)
 
 
@@ -68,7 +67,7 @@ async def test_changes_without_a_condition_end_with_the_lease_by_the_clock_alone
         await take(Msg(first.lead._nc, data=b"in time"))
         await first.stop()
         now = leadership._now()
-        monkeypatch.setattr(leadership, "_now", lambda: now + 1.5)
+        monkeypatch.setattr(leadership, "_now", lambda: now + lease.SECONDS)
         for change in (
             first.js.update_stream(config),
             first.js.purge(AGGREGATE, 1),
