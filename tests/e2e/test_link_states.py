@@ -33,7 +33,11 @@ async def test_a_cut_link_is_named_and_held_and_flows_when_it_is_back(pair: Watc
     proxy.cut()
     assert "readings are kept here" in await pair.was(LinkState.DOWN, cut)
     await pair.sends()
-    assert await pair.paused_for() > 0, "the consumer waits, so that nothing flows before the compare"
+
+    async def waits() -> bool:
+        return await pair.paused_for() > 0
+
+    await until(waits, "the consumer waits, so that nothing flows before the compare")
     assert pair.agent.value("petiole_link_state", **{"class": "normal", "state": "down"}) == 1
     back = time.monotonic()
     proxy.restore()

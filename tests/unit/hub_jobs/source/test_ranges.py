@@ -258,11 +258,12 @@ def test_a_server_that_is_killed_or_restarted_under_the_reader_is_no_short_read(
 
 
 def test_a_server_that_falls_silent_is_unreachable(server: PlainServer, small_pulls: None) -> None:
-    with Connection(Server(server.url), timeout=1.0) as conn:
+    with Connection(Server(server.url)) as conn:
         make_stream(conn, "S")
         fill(server, "S.a", payloads(1000))
         found = read_range(conn, "S", 1, 1000)
         next(found)
+        conn.timeout = 1.0
         server.signal(signal.SIGSTOP)
         try:
             with pytest.raises(Unreachable, match="silent for 1 s"):
