@@ -16,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_what_a_command_says_is_recorded_line_by_line_without_its_colours() -> None:
-    program = "import time; print('\\x1b[31mfirst\\x1b[0m', flush=True); time.sleep(0.3); print('second')"
+    program = "import time; print('\\x1b[31mfirst\\x1b[0m', flush=True); time.sleep(1); print('second')"
     first, second = record([sys.executable, "-c", program])
     assert (first.text, second.text) == ("first", "second")
     assert second.at - first.at > 0.2

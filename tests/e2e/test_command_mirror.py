@@ -34,7 +34,7 @@ from agent.leaf.state_file import StateFile, load
 from tests.harness.agents import Agent, agent, leaf_config
 from tests.harness.commands import waking_mirror
 from tests.harness.registrar import HubHand, LeafHand, hub_of
-from tests.harness.servers import ServerPair
+from tests.harness.servers import ServerPair, copy_running
 from tests.harness.streams import make_mirror, stored_messages
 from tests.harness.wait import until
 
@@ -332,7 +332,7 @@ async def test_a_consumer_that_is_behind_its_commands_passes_over_none(
     """Its counts are of before the leaf asked for it again, so they begin elsewhere than those of now."""
     async with running(servers, tmp_path / "state") as (commands, one):
         epoch = one.state().command_epoch
-        shutil.copytree(store(servers) / COUNTS, tmp_path / "counts")
+        copy_running(store(servers) / COUNTS, tmp_path / "counts")
         servers.leaf.proxy.cut()
         await commands.send(3)
         servers.leaf.proxy.restore()
@@ -352,7 +352,7 @@ async def test_a_consumer_that_is_ahead_of_its_commands_passes_over_none(
     """New commands take the sequences of those that are lost: fewer, or more than the leaf has got."""
     async with running(servers, tmp_path / "state") as (commands, one):
         epoch, held = one.state().command_epoch, list(commands.sent)
-        shutil.copytree(store(servers) / MESSAGES, tmp_path / "messages")
+        copy_running(store(servers) / MESSAGES, tmp_path / "messages")
         await commands.send(4)
         await commands.arrived()
         await power_cut(commands, MESSAGES, tmp_path / "messages")

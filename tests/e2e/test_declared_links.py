@@ -25,6 +25,7 @@ from agent.jetstream import UnavailableError
 from agent.mirrors.observation import StreamProbe
 from tests.harness.configured import OpenServer, OpenServers, open_servers
 from tests.harness.declared import hub_source, kept, leaf_mirror
+from tests.harness.servers import copy_running
 from tests.harness.wait import until
 
 MIRROR, GATHERED = "PLANS", "ALL from LOCAL@edge-1"
@@ -213,7 +214,7 @@ async def lossy_origin(directory: Path) -> AsyncIterator[tuple[OpenServers, Call
         async with at(servers.leaves["edge-1"], leaf_mirror()) as one:
             await one.is_in(MIRROR, "flowing")
             store = next((directory / "hub").rglob("streams/PLANS")) / "msgs"
-            shutil.copytree(store, directory / "on_disk")
+            copy_running(store, directory / "on_disk")
             await hub.store("plans.a", "lost", "lost too")
             await servers.ends["edge-1"].holds("PLANS", [*numbered(3), "lost", "lost too"])
 

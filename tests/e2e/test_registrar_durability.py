@@ -24,7 +24,7 @@ from agent.server import setup
 from tests.harness.cluster import Cluster, open_cluster
 from tests.harness.fleet import Member, ids_in
 from tests.harness.registrar import HubHand, LeafHand, flowing
-from tests.harness.servers import ServerPair
+from tests.harness.servers import ServerPair, copy_running
 from tests.harness.streams import AGGREGATE, ask_again
 from tests.harness.wait import WAIT_SECONDS, until
 
@@ -136,7 +136,7 @@ async def test_each_epoch_is_another_one_after_the_hub_was_without_power(
         await until(lambda: hand.acknowledged(), "the leaf knows")
         agreed = await agreed_on(hand)
         assert (await hand.announce(agreed)).agreed is True
-    await asyncio.to_thread(shutil.copytree, servers.hub.config.store_dir, tmp_path / "on_disk")
+    await asyncio.to_thread(copy_running, servers.hub.config.store_dir, tmp_path / "on_disk")
     await hub.holds(hand.domain, await hand.store(4))
     await until(lambda: hand.acknowledged(), "the leaf knows")
     await servers.hub.restore(tmp_path / "on_disk")
@@ -169,7 +169,7 @@ async def test_an_epoch_that_begins_behind_what_a_power_cut_took_is_another_one(
         await flowing(hub, hand, 3)
         agreed = await agreed_on(hand)
         assert (await hand.announce(agreed)).agreed is True
-    await asyncio.to_thread(shutil.copytree, servers.hub.config.store_dir, tmp_path / "on_disk")
+    await asyncio.to_thread(copy_running, servers.hub.config.store_dir, tmp_path / "on_disk")
     await hub.holds(hand.domain, await hand.store(4))
     await hand.next_epoch(8)
     if not remembered:

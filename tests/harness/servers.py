@@ -53,6 +53,18 @@ class LinkProxy(Protocol):
         """Let everything through again."""
 
 
+def copy_running(store: Path, copy: Path) -> None:
+    """Copy what a running server stores, as its disk has it: nats-server replaces files meanwhile, each by a
+    `.tmp` that takes its name, so it is copied again when one was gone."""
+    while True:
+        try:
+            shutil.copytree(store, copy, ignore=shutil.ignore_patterns("*.tmp"))
+        except shutil.Error:
+            shutil.rmtree(copy)
+        else:
+            return
+
+
 def _is_stopped(thread: Path) -> bool:
     """Whether a thread under /proc stands still (proc(5), `stat`)."""
     return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -155,7 +155,7 @@ def of_agent(servers: FaultEnvironment) -> list[Tried]:
 def sent(
     member: Member, key: str, inbox: str, messages: Iterable[tuple[Mapping[str, str], str]]
 ) -> list[Tried]:
-    """Publish these, one after the other."""
+    """Publish these, in order."""
 
     async def send() -> list[Tried]:
         nc = await nats.connect(
@@ -165,9 +165,10 @@ def sent(
             error_cb=_quiet,
         )
         try:
-            return [
-                Tried(headers, subject, await _seq(nc, headers, subject)) for headers, subject in messages
-            ]
+            tried = list(messages)
+            # At once, so that all are waited for together that get no answer.
+            seqs = await asyncio.gather(*(_seq(nc, headers, subject) for headers, subject in tried))
+            return [Tried(*one, seq) for one, seq in zip(tried, seqs, strict=True)]
         finally:
             await nc.close()
 
@@ -176,7 +177,7 @@ def sent(
 
 async def _seq(nc: Client, headers: Mapping[str, str], subject: str) -> int:
     try:
-        answer = await nc.request(subject, READING, timeout=1, headers=dict(headers))
+        answer = await nc.request(subject, READING, timeout=10, headers=dict(headers))
     except (NatsError, TimeoutError):
         return 0
     told: dict[str, Any] = json.loads(answer.data)

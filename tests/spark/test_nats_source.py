@@ -14,6 +14,7 @@ from hub_jobs.source.server import Server
 from hub_jobs.source.streams import stream_info
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE, make_aggregate, make_leaf_stream
+from tests.harness.wait import WAIT_SECONDS
 from tests.security.hidden import leaked
 from tests.spark.kept import events, plans
 from tests.unit.hub_jobs.source.plain import PlainServer, fill, make_stream
@@ -145,7 +146,7 @@ async def test_a_sourced_record_says_where_it_came_from_read_as_the_jobs_identit
         with Connection(identity) as conn:
             return stream_info(conn, AGGREGATE).messages
 
-    deadline = asyncio.get_running_loop().time() + 20
+    deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
     while await asyncio.to_thread(held) < 6:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.05)
