@@ -8,13 +8,12 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import nats
 from nats.errors import Error as NatsError
 
 from agent import contract
-from agent.cli.query import AdminStatusError, answer_of
-from agent.config import Admin
 from agent.demo.plan import Member
 from agent.demo.processes import DemoError
 from agent.jetstream import JetStream, JetStreamError
@@ -22,6 +21,7 @@ from agent.leaf.inputs.file.positions import parse_position
 from agent.leaf.publish.pull_progress import parse_progress
 
 _POLL_SECONDS = 0.05
+_ANSWER_SECONDS = 5.0
 _CONNECT_SECONDS = 2
 
 
@@ -112,8 +112,11 @@ async def ready(member: Member) -> bool:
 
 
 async def _admin_answer(member: Member, path: str) -> bytes | None:
-    admin = Admin(f"127.0.0.1:{member.admin_port}")
-    try:
-        return (await asyncio.to_thread(answer_of, admin, path))[0]
-    except AdminStatusError:
-        return None
+    def ask() -> bytes | None:
+        try:
+            with urlopen(member.admin_url + path, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - an own address
+                return bytes(answer.read())
+        except OSError:
+            return None
+
+    return await asyncio.to_thread(ask)
