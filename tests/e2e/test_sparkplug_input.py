@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from agent.demo.loopback import free_port
 from agent.leaf.inputs.mqtt import MqttOptions, TopicTemplate
 from agent.leaf.inputs.mqtt.input import MqttInput
 from agent.leaf.inputs.mqtt.sparkplug import nodes
+from agent.leaf.inputs.shared import LocalServer
 from tests.harness.intakes import Burying, RunningInput, stopped_in_time
 from tests.harness.mqtt_broker import Mosquitto, publish
 from tests.harness.sparkplug_node import SparkplugNode
@@ -47,11 +49,12 @@ def node(broker: Mosquitto, tmp_path: Path) -> Iterator[SparkplugNode]:
 
 
 @contextlib.asynccontextmanager
-async def running(broker: Mosquitto) -> AsyncIterator[RunningInput]:
+async def running(broker: Mosquitto, state: Path | None = None) -> AsyncIterator[RunningInput]:
     """The input at the broker, connected; it is stopped with the context."""
     topics = [TopicTemplate(filter="spBv1.0/#", format="sparkplug")]
     metrics = Metrics()
-    mqtt = MqttInput(MqttOptions(url=f"mqtt://127.0.0.1:{broker.port}", topics=topics), metrics)
+    options = MqttOptions(url=f"mqtt://127.0.0.1:{broker.port}", topics=topics)
+    mqtt = MqttInput(options, metrics, LocalServer("", Path(), state))
     assert problems([mqtt]) == []
     async with stopped_in_time(RunningInput(mqtt, metrics)) as one:
         await until(lambda: one.value("petiole_input_up") == 1, "the broker is connected")
@@ -200,3 +203,72 @@ async def test_what_comes_while_nothing_can_be_stored_is_kept_in_its_order(
         await until(lambda: (PUMP, "minus", 299) in told(one.core, PUMP), "all is stored")
         assert [value for _, metric, value in told(one.core, PUMP) if metric == "minus"] == [-5, *range(300)]
         assert one.value("petiole_source_gaps_total") == 0, "the numbers went over 255"
+
+
+async def test_a_death_that_comes_after_the_births_of_the_next_connection_kills_nothing(
+    broker: Mosquitto, node: SparkplugNode, tmp_path: Path
+) -> None:
+    """Each connection of the client has the bdSeq 0, and the will of a silent connection comes late."""
+    again = SparkplugNode(broker.port, tmp_path / "again", "node-again")
+    async with running(broker) as one:
+        await asyncio.to_thread(node.connect, pump=[MINUS])
+        await until(lambda: (PUMP, "minus", -5) in told(one.core, PUMP), "the births are there")
+        node.signal(signal.SIGSTOP)
+        try:
+            await asyncio.to_thread(again.connect, pump=[MINUS])
+            # The broker gives up a silent client after one and a half keepalives of 5 s.
+            await until(lambda: again.rebirths == 1, "the node is asked whether it lives")
+            await asyncio.to_thread(again.data, {"alias": 1, "value": 7, "type": "Int16"}, device="pump")
+            await until(lambda: (PUMP, "minus", 7) in told(one.core, PUMP), "its data is resolved")
+            assert (PUMP, "sparkplug_online", False) not in told(one.core, PUMP)
+            again.kill()
+            await until(lambda: (NODE, "sparkplug_online", False) in told(one.core, NODE), "it is dead")
+        finally:
+            again.kill()
+        assert one.core.letters == []
+
+
+async def test_a_restarted_agent_knows_the_births_unless_messages_are_missing(
+    broker: Mosquitto, node: SparkplugNode, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    async with running(broker, state) as one:
+        await asyncio.to_thread(node.connect, pump=[MINUS])
+        await until(lambda: (PUMP, "minus", -5) in told(one.core, PUMP), "the births are there")
+    async with running(broker, state) as one:
+        await asyncio.to_thread(node.data, {"alias": 1, "value": 7, "type": "Int16"}, device="pump")
+        await until(lambda: (PUMP, "minus", 7) in told(one.core, PUMP), "its data is resolved")
+        assert node.rebirths == 0
+    await asyncio.to_thread(node.data, {"alias": 1, "value": 8, "type": "Int16"}, device="pump")
+    async with running(broker, state) as one:
+        await asyncio.to_thread(node.data, {"alias": 1, "value": 9, "type": "Int16"}, device="pump")
+        await until(lambda: (PUMP, "minus", -5) in told(one.core, PUMP), "the births are there again")
+        assert node.rebirths == 1
+        assert one.invalid("unknown_alias") == 1
+
+
+async def test_arrays_datasets_and_templates_are_readings(broker: Mosquitto, node: SparkplugNode) -> None:
+    table = {"numOfColumns": 2, "types": ["Int32", "String"], "columns": ["n", "text"]}
+    births = [
+        {"name": "table", "type": "DataSet", "value": {**table, "rows": [[1, "a"], [2, "b"]]}},
+        {
+            "name": "motor",
+            "type": "Template",
+            "value": {
+                "version": "",
+                "templateRef": "motor",
+                "isDefinition": False,
+                "metrics": [{"name": "speed", "type": "Int32", "value": -5}],
+                "parameters": [],
+            },
+        },
+    ]
+    async with running(broker) as one:
+        await asyncio.to_thread(node.connect, pump=births)
+        await until(lambda: (PUMP, "motor/speed", -5) in told(one.core, PUMP), "the births are there")
+        assert told(one.core, PUMP)[1:] == [
+            (PUMP, "table/n", [1, 2]),
+            (PUMP, "table/text", '["a","b"]'),
+            (PUMP, "motor/speed", -5),
+        ]
+        assert one.core.letters == []

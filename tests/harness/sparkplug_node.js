@@ -26,9 +26,9 @@ function bear() {
   for (const device of Object.keys(births).filter((name) => name)) client.publishDeviceBirth(device, payload(births[device]));
 }
 
-function connect(url, group, node) {
+function connect(url, group, node, id) {
   const mqttOptions = { reconnectPeriod: 200 };
-  client = newClient({ serverUrl: url, username: "", password: "", groupId: group, edgeNode: node, clientId: `node-${node}`, mqttOptions });
+  client = newClient({ serverUrl: url, username: "", password: "", groupId: group, edgeNode: node, clientId: id, mqttOptions });
   const publish = client.client.publish.bind(client.client);
   // The client has no option for the QoS, and none to wait for the broker.
   client.client.publish = (topic, data) => waiting.push(new Promise((resolve) => publish(topic, data, { qos }, resolve)));
@@ -41,7 +41,7 @@ function connect(url, group, node) {
   return new Promise((resolve) => client.on("birth", () => { bear(); resolve(); }));
 }
 
-async function main([url, group, node]) {
+async function main([url, group, node, id]) {
   const answer = (text) => process.stdout.write(`${text}\n`);
   answer("ready");
   for await (const line of readline.createInterface({ input: process.stdin })) {
@@ -49,7 +49,7 @@ async function main([url, group, node]) {
     qos = order.qos || 0;
     waiting = [];
     if (order.births) births = order.births;
-    if (order.connect) await connect(url, group, node);
+    if (order.connect) await connect(url, group, node, id);
     if (order.data && order.device) client.publishDeviceData(order.device, payload(order.data));
     else if (order.data) client.publishNodeData(payload(order.data));
     if (order.death) client.publishDeviceDeath(order.death, payload([]));

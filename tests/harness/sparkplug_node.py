@@ -43,13 +43,13 @@ _NODES: dict[Path, SparkplugNode] = {}
 class SparkplugNode(NodeServer):
     """The node `plant/edge`. It answers a request for its births with them."""
 
-    def __init__(self, port: int, directory: Path) -> None:
+    def __init__(self, port: int, directory: Path, client_id: str = "node-edge") -> None:
         super().__init__("sparkplug_node.js", "sparkplug-client", directory)
-        self._port = port
+        self._port, self._client_id = port, client_id
 
     def connect(self, **births: Metrics) -> None:
         """Run it; returns when the broker has its births: of devices by name, `node` is its own."""
-        self.run(f"mqtt://127.0.0.1:{self._port}", "plant", "edge")
+        self.run(f"mqtt://127.0.0.1:{self._port}", "plant", "edge", self._client_id)
         assert self.order(births=_named(births)) == "done"
         assert self.order(connect=True) == "done"
 

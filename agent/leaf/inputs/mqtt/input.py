@@ -28,6 +28,7 @@ from agent.leaf.intake import Intake, RefusedError, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Received, Session
+    from agent.leaf.inputs.mqtt.sparkplug.birth_file import BirthFile
 
 _BATCH_MESSAGES: Final = 200
 _BATCH_BYTES: Final = 64 * 2**10
@@ -51,8 +52,11 @@ class MqttInput(SessionInput[MqttOptions]):
         super().__init__(options, metrics, server, options.url)
         self._redelivery = Redelivery()
         self._begun: _Begun | None = None
+        self._whole = True
+        """Whether all decoded messages are stored."""
         self._memory = ValueMemory(server.file("mqtt", f"{options.name}.values"), self._log)
         self._filters = FilterMemory(server.file("mqtt", f"{options.name}.filters"), self._log)
+        self._births: BirthFile | None = None
         self._sorter = Sorter(options, self._redelivery, self._memory, metrics, self._log)
 
     def _mistakes(self) -> Iterator[str]:
@@ -68,6 +72,8 @@ class MqttInput(SessionInput[MqttOptions]):
 
         self._up.set(0)
         self._memory.load()
+        if self._sorter.has_sparkplug:
+            await self._load_births()
         await self._restore()
         filters = self._options.filters
 
@@ -84,6 +90,16 @@ class MqttInput(SessionInput[MqttOptions]):
                 return await self._pump(session)
 
         await self._hold(hold, (BrokerError, SeedError, OSError))
+        if self._births is not None and self._whole:
+            await asyncio.to_thread(self._births.close)
+
+    async def _load_births(self) -> None:
+        from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder  # with protobuf, where it is needed
+        from agent.leaf.inputs.mqtt.sparkplug.birth_file import BirthFile
+
+        self._births = BirthFile(self._server.file("mqtt", f"{self.name}.births"), self._log)
+        await asyncio.to_thread(self._births.load)
+        self._sorter.sparkplug = SparkplugDecoder(self._intake.domain, self._births.table)
 
     async def _restore(self) -> None:
         resume, now = await unless(self._stopping, self._intake.position(self.name)), time.monotonic()
@@ -104,16 +120,24 @@ class MqttInput(SessionInput[MqttOptions]):
             return session.over or "stopping"
         self._begun = None
         while not self._stopping.is_set():
-            batch = await self._next(session, _BATCH_MESSAGES)
+            due = None if self._sorter.sparkplug is None else self._sorter.sparkplug.due()
+            batch = await self._next(session, _BATCH_MESSAGES, due)
             if batch:
                 await self._handle(batch, None, session)
             elif session.over is not None:
                 return session.over
+            elif due is not None and (piece := self._sorter.decided()).lines:
+                self._whole &= await self._store(piece, None)
+                self._save_births()
         return "stopping"
 
-    async def _next(self, session: Session, count: int) -> list[Received]:
-        """Return up to `count` waiting messages, none at the end."""
-        messages = await unless(self._stopping, session.next(count, _BATCH_BYTES)) or []
+    def _save_births(self) -> None:
+        if self._births is not None:
+            self._births.save()
+
+    async def _next(self, session: Session, count: int, due: float | None = None) -> list[Received]:
+        """Return up to `count` waiting messages, none at the end or when `due`."""
+        messages = await unless(self._stopping, session.next(count, _BATCH_BYTES, due)) or []
         for message in messages:
             if message.qos:
                 self._redelivery.heard(identity(message))
@@ -155,8 +179,10 @@ class MqttInput(SessionInput[MqttOptions]):
             else:
                 is_safe = not any(message.qos for message in taken) or await self._reach()
             if not is_safe:
+                self._whole = False  # messages were decoded that are not stored
                 return
             self._memory.remember(part.piece.values)
+            self._save_births()
             for message in taken:
                 if session.acknowledge(message):
                     self._redelivery.acknowledged()

@@ -19,7 +19,7 @@ from msgspec import Struct
 from paho.mqtt.client import MQTT_ERR_SUCCESS, Client, MQTTMessage, MQTTv311
 from paho.mqtt.enums import CallbackAPIVersion
 
-from agent.base.wait import timeout
+from agent.base.wait import event_within, loop_time, timeout
 
 MAX_WAITING: Final = 1_000
 MAX_WAITING_BYTES: Final = 4 * 2**20
@@ -131,11 +131,12 @@ class Session:
             if (sock := self._client.socket()) is not None:
                 sock.close()
 
-    async def next(self, count: int, most_bytes: int) -> list[Received]:
-        """Return up to `count` waiting messages, at least one unless over."""
+    async def next(self, count: int, most_bytes: int, due: float | None = None) -> list[Received]:
+        """Return up to `count` waiting messages, at least one unless over or `due` in loop time."""
         while not self._waiting and self._over is None:
             self._arrived.clear()
-            await self._arrived.wait()
+            if not await event_within(self._arrived, None if due is None else due - loop_time()):
+                break
         messages: list[Received] = []
         size = 0
         while self._waiting and len(messages) < count and (not messages or size < most_bytes):

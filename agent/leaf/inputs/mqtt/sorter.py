@@ -23,7 +23,7 @@ from agent.leaf.intake import Chunk
 
 if TYPE_CHECKING:
     from agent.leaf.inputs.mqtt.session import Received
-    from agent.leaf.inputs.mqtt.sparkplug import NodeCommand, SparkplugDecoder
+    from agent.leaf.inputs.mqtt.sparkplug import NodeCommand, SparkplugDecoder, Taken
     from agent.leaf.inputs.shared.mapped import PayloadMapper
     from agent.mapping.schema import Map
 
@@ -88,7 +88,7 @@ class Sorter:
         """By identity of the entry in `_topics`, as `_names`."""
         self._names = {id(topic): topic.names for topic in self._topics}
         self._most = max((topic.most_readings for topic in self._topics), default=1)
-        self._sparkplug: SparkplugDecoder | None = None
+        self.sparkplug: SparkplugDecoder | None = None
 
     def sort(self, messages: list[Received], new: list[bool], domain: str) -> SortedMessages:
         """Split as many messages as fit a piece, at least one; messages not `new` are stored."""
@@ -112,7 +112,7 @@ class Sorter:
                 self._redelivery.note(identity(message))
             piece.messages.append(message)
             if is_sparkplug:
-                self._take_sparkplug(message, domain, part)
+                self._take_sparkplug(message, part)
             else:
                 self._take_json(message, template, domain, piece)
         return part
@@ -200,24 +200,30 @@ class Sorter:
         piece.payloads.append(found.payload)
         piece.count += found.count
 
-    def _take_sparkplug(self, message: Received, domain: str, part: SortedMessages) -> None:
-        if self._sparkplug is None:
-            from agent.leaf.inputs.mqtt.sparkplug import SparkplugDecoder  # with protobuf, where it is needed
-
-            self._sparkplug = SparkplugDecoder(domain)
-        taken = self._sparkplug.take(
+    def _take_sparkplug(self, message: Received, part: SortedMessages) -> None:
+        assert self.sparkplug is not None, "the input makes it"
+        taken = self.sparkplug.take(
             message.topic, message.payload, time.monotonic(), wall_ns(), repeat=message.repeat
         )
-        payload = taken.payload
         if message.retained:
-            payload = b"".join(tagged(line, RETAINED) + b"\n" for line in payload.splitlines())
-        part.piece.payloads.append(payload)
+            taken.payload = b"".join(tagged(line, RETAINED) + b"\n" for line in taken.payload.splitlines())
+        self._add(taken, message.topic, part)
+
+    def decided(self) -> MessagePiece:
+        """Return the deaths of edge nodes that are due."""
+        part = SortedMessages()
+        if self.sparkplug is not None:
+            self._add(self.sparkplug.decide(time.monotonic(), wall_ns()), "", part)
+        return part.piece
+
+    def _add(self, taken: Taken, topic: str, part: SortedMessages) -> None:
+        part.piece.payloads.append(taken.payload)
         part.piece.count += taken.count
         for refusal in taken.refused:
             self._keep(refusal.letter, refusal.reason, refusal.times, part.piece)
         self._metrics.source_gaps.labels(self._name).inc(len(taken.gaps))
         for gap in taken.gaps:
-            self._warn("messages may be missing", message.topic, gap.reason)
+            self._warn("messages may be missing", topic, gap.reason)
         for command in taken.commands:
             self._log.info("rebirth requested", topic=command.topic)
             part.commands.append(command)

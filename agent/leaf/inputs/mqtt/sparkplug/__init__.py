@@ -8,6 +8,7 @@ type or value are refused with alias and raw value.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -20,10 +21,14 @@ from agent.contract import Letter
 from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.mqtt.sparkplug.nodes import EdgeNode, NodeId, NodeTable, SequenceGap, TooManyError
 from agent.leaf.inputs.mqtt.sparkplug.payload import (
+    MAX_METRICS,
+    REBIRTH,
     Metric,
     Payload,
     PayloadError,
     ValueRefusedError,
+    columns,
+    members,
     parse_payload,
     rebirth_command,
     value_of,
@@ -103,11 +108,14 @@ class SparkplugDecoder:
             if len(data) > MAX_BYTES:
                 raise PayloadError(f"longer than {MAX_BYTES} bytes")
             source = source_of(topic)
-            if source is not None:
-                message = _Message(source, topic, parse_payload(data), repeat, lines, taken)
+            if source is None:
+                self._hear(topic, data, now)
+            else:
+                message = _Message(source, topic, parse_payload(data), repeat, now, lines, taken)
                 node = self._table.node(source.ident, now)
                 message.take(self._table, node)
-                if source.kind != "NDEATH" and node.needs_birth and node.may_ask(now):
+                needs_birth = node.needs_birth if source.kind != "NDEATH" else node.doubted is not None
+                if needs_birth and self._table.may_ask(node, now):
                     taken.commands.append(_rebirth(source.ident, wall_ns))
         except PayloadError as error:
             taken.refused.append(RefusedMetrics("bad_message", Letter(data, topic, str(error))))
@@ -116,6 +124,30 @@ class SparkplugDecoder:
             taken.refused.append(RefusedMetrics("too_many", Letter(data, topic, text)))
         self._validate(lines, topic, wall_ns, taken)
         return taken
+
+    def due(self) -> float | None:
+        """Return when a node that may have died is dead, or None."""
+        return min((due for _, _, due in self._table.doubted()), default=None)
+
+    def decide(self, now: float, wall_ns: int) -> Taken:
+        """Return the deaths of nodes that were doubted and have not shown that they live."""
+        taken = Taken()
+        lines: list[bytes] = []
+        for ident, node, due in list(self._table.doubted()):
+            if due <= now:
+                source = Source("NDEATH", ident, None)
+                dead = _Message(source, ident.name(), Payload(None, None, []), False, now, lines, taken)
+                dead.say_dead(node.dies())
+        self._validate(lines, "NDEATH", wall_ns, taken)
+        return taken
+
+    def _hear(self, topic: str, data: bytes, now: float) -> None:
+        """Note another host's request for births, which the births answer."""
+        match topic.split("/"):
+            case [_, group, "NCMD", name] if (node := self._table.find(NodeId(group, name))) is not None:
+                with contextlib.suppress(PayloadError):
+                    if any(metric.name == REBIRTH for metric in parse_payload(data).metrics):
+                        node.requested(now)
 
     def _validate(self, lines: list[bytes], topic: str, wall_ns: int, taken: Taken) -> None:
         block = b"".join(lines)
@@ -138,8 +170,10 @@ class _Message(Struct):
     topic: str
     payload: Payload
     repeat: bool
+    now: float
     lines: list[bytes]
     taken: Taken
+    refused: dict[tuple[str, str], list[tuple[str | None, Metric]]] = field(default_factory=dict)
 
     def take(self, table: NodeTable, node: EdgeNode) -> None:
         """Decode it. Raises `TooManyError` for a birth beyond limits, after adding its readings."""
@@ -149,9 +183,16 @@ class _Message(Struct):
             self._node_death(node)
             return
         if kind == "NBIRTH":
-            node.born(seq, self._bd_seq())
+            node.born(seq, self._bd_seq(), self.now)
         elif node.is_alive:
-            self._say_gap(node.follow(seq, repeat=self.repeat))
+            gap = node.follow(seq, repeat=self.repeat)
+            self._say_gap(gap)
+            if node.kept and (gap is not None or seq is None):
+                # Births may have changed while the agent was away, and an alias must not give another name.
+                node.forget_all()
+            node.kept = False
+            if gap is None and not self.repeat:
+                node.lives()
         else:
             self._say_gap(node.lacks("no_birth", seq))
         if kind in ("NBIRTH", "DBIRTH"):
@@ -174,16 +215,26 @@ class _Message(Struct):
 
     def _named(self) -> Iterator[tuple[str, int | None, int]]:
         for metric in self.payload.metrics:
-            if metric.name is not None and len(metric.name) <= contract.MAX_NAME:
-                yield metric.name, metric.alias, metric.datatype
+            if metric.name is not None:
+                yield from self._names_of(metric, metric.name)
+
+    def _names_of(self, metric: Metric, name: str, depth: int = 0) -> Iterator[tuple[str, int | None, int]]:
+        if len(name) <= contract.MAX_NAME:
+            yield name, metric.alias if not depth else None, metric.datatype
+        with contextlib.suppress(ValueRefusedError):  # its reading is refused
+            for below, member in members(metric, name, depth) or ():
+                yield from self._names_of(member, below, depth + 1)
 
     def _node_death(self, node: EdgeNode) -> None:
         bd_seq, born = self._bd_seq(), node.bd_seq
-        stale = node.dies(bd_seq)
-        if stale is None:
+        if node.is_earlier(bd_seq):
             text = f"the death of an earlier connection, of bdSeq {bd_seq}: that of the birth is {born}"
             self._refuse("old_death", text, [(metric.name, metric) for metric in self.payload.metrics])
-            return
+        elif not node.doubts(self.now):
+            self.say_dead(node.dies())
+
+    def say_dead(self, stale: list[str | None]) -> None:
+        """Add the deaths of a node and its devices."""
         for device in stale:
             # The time of a will is that of the connection, so this is that of its arrival.
             self._say(ONLINE, False, source=self.source.ident.name(device))
@@ -205,27 +256,49 @@ class _Message(Struct):
 
     def _data(self, node: EdgeNode) -> None:
         births = node.births.get(self.source.device)
-        refused: dict[tuple[str, str], list[tuple[str | None, Metric]]] = {}
         for metric in self.payload.metrics:
             name, datatype = metric.name, metric.datatype
             if births is not None and name is None and metric.alias in births.aliases:
                 name = births.aliases[metric.alias].name
                 datatype = datatype or births.aliases[metric.alias].datatype
-            elif births is not None and name is not None:
-                datatype = datatype or births.types.get(name, 0)
-            try:
-                self._reading(node, metric, name, datatype)
-            except ValueRefusedError as error:
-                refused.setdefault((error.reason, str(error)), []).append((name, metric))
-        for (reason, text), metrics in refused.items():
+            self._metric(node, metric, name, datatype)
+        for (reason, text), metrics in self.refused.items():
             self._refuse(reason, text, metrics)
+        self.refused.clear()
 
-    def _reading(self, node: EdgeNode, metric: Metric, name: str | None, datatype: int) -> None:
-        if name is None:
-            if metric.alias is not None and self.source.device in node.births:
-                self._say_gap(node.lacks("unknown_alias", self.payload.seq))
-            raise ValueRefusedError("unknown_alias", "no known birth gives it a name")
-        value: contract.Value = "" if metric.is_null else value_of(metric, datatype)
+    def _metric(
+        self, node: EdgeNode, metric: Metric, name: str | None, datatype: int, depth: int = 0
+    ) -> None:
+        births = node.births.get(self.source.device)
+        if births is not None and name is not None:
+            datatype = datatype or births.types.get(name, 0)
+        try:
+            if name is None:
+                if metric.alias is not None and births is not None:
+                    self._say_gap(node.lacks("unknown_alias", self.payload.seq))
+                raise ValueRefusedError("unknown_alias", "no known birth gives it a name")
+            if (below := members(metric, name, depth)) is not None:
+                for path, member in below:
+                    self._metric(node, member, path, member.datatype, depth + 1)
+            elif (found := columns(metric, datatype)) is not None:
+                for column, value in found:
+                    self._column(node, metric, f"{name}/{column}", value)
+            else:
+                self._reading(node, metric, name, "" if metric.is_null else value_of(metric, datatype))
+        except ValueRefusedError as error:
+            self.refused.setdefault((error.reason, str(error)), []).append((name, metric))
+
+    def _column(
+        self, node: EdgeNode, metric: Metric, name: str, value: contract.Value | ValueRefusedError
+    ) -> None:
+        if isinstance(value, ValueRefusedError):
+            self.refused.setdefault((value.reason, str(value)), []).append((name, metric))
+        else:
+            self._reading(node, metric, name, value)
+
+    def _reading(self, node: EdgeNode, metric: Metric, name: str, value: contract.Value) -> None:
+        if len(self.lines) > MAX_METRICS:
+            raise ValueRefusedError("too_many", f"the message has more than {MAX_METRICS} values")
         tags = {"is_null": metric.is_null, "is_historical": metric.is_historical, "after_gap": node.after_gap}
         at = self.payload.time if metric.time is None else metric.time
         self._say(name, value, at=at, tags={tag: "true" for tag, is_set in tags.items() if is_set})
@@ -252,7 +325,7 @@ class _Message(Struct):
         rows: list[dict[str, object]] = []
         size = 0
         for name, metric in metrics:
-            row = {"name": name, **metric.shown()} if name is not None else metric.shown()
+            row = {**metric.shown(), "name": name} if name is not None else metric.shown()
             room = len(_encode(row))
             if rows and size + room > _LETTER_BYTES:
                 self._letter(reason, text, rows)

@@ -5,7 +5,7 @@ Nodes, devices and metrics are bounded; dead or unborn nodes are evicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
@@ -17,6 +17,12 @@ MAX_METRICS: Final = 100_000
 """Metrics of all nodes."""
 FIRST_ASK, LONGEST_ASK = 10.0, 600.0
 """Seconds between requests for births: at first, and for a node that never answers."""
+ASKS, ASKS_A_SECOND = 20, 25.0
+"""Requests to all nodes at once, and per second after them."""
+DOUBT_SECONDS: Final = 10.0
+"""Time in which a node that may have died can show that it lives."""
+_ASKED_SECONDS: Final = 60.0
+"""Time in which births answer a request."""
 _SEQS: Final = 256
 _LATELY: Final = 128
 """How far back a resent message may lie."""
@@ -76,7 +82,19 @@ class EdgeNode(Struct):
     """Of all its births."""
     after_gap: bool = False
     """Whether messages, possibly births with new aliases, were missed since the last birth."""
-    _said: set[str] = field(default_factory=set)
+    connections: int = 0
+    """Births under `bd_seq` that nothing asked for, less deaths: its connections, perhaps too many."""
+    doubted: float | None = None
+    """When it may have died."""
+    kept: bool = False
+    """Whether its births are those of an earlier run, and no message has confirmed them."""
+    _requested: float = float("-inf")
+    """When anything last asked for its births."""
+    said: set[str] = field(default_factory=set)
+    changed: set[str | None] = field(default_factory=set)
+    """Sources whose births changed since they were saved."""
+    anew: bool = False
+    """Whether all births before `changed` were forgotten since they were saved."""
     _asked: int = 0
     _next_ask: float = 0.0
 
@@ -100,15 +118,20 @@ class EdgeNode(Struct):
 
     def lacks(self, reason: str, seq: int | None) -> SequenceGap | None:
         """Note a message without known birth; returns a gap when new."""
-        if reason in self._said:
+        if reason in self.said:
             return None
-        self._said.add(reason)
+        self.said.add(reason)
         return SequenceGap(reason, None, seq)
+
+    def requested(self, now: float) -> None:
+        """Note that the agent or another host asks for births."""
+        self._requested = now
 
     def may_ask(self, now: float) -> bool:
         """Tell whether to ask for births now, and count that as asked."""
         if now < self._next_ask:
             return False
+        self.requested(now)
         self._next_ask = now + min(FIRST_ASK * 2**self._asked, LONGEST_ASK)
         self._asked = min(self._asked + 1, 10)
         return True
@@ -116,40 +139,72 @@ class EdgeNode(Struct):
     @property
     def needs_birth(self) -> bool:
         """Whether something can't be decoded or trusted before a new birth."""
-        return self.after_gap or bool(self._said) or not self.is_alive
+        return self.after_gap or bool(self.said) or not self.is_alive
 
     def is_asked(self, now: float) -> bool:
         """Whether it is too early to ask again."""
         return now < self._next_ask
 
-    def born(self, seq: int | None, bd_seq: int | None) -> None:
+    def born(self, seq: int | None, bd_seq: int | None, now: float) -> None:
         """Note the node's birth, which cancels its devices'."""
-        self.births.clear()
-        self.size = 0
+        is_answer = now - self._requested < _ASKED_SECONDS
+        if bd_seq != self.bd_seq or self.doubted is not None or self.kept or not self.connections:
+            self.connections = 1
+        elif not is_answer and self.is_alive:
+            self.connections += 1
+        self.doubted = None
+        self.forget_all()
         self.bd_seq, self.after_gap = bd_seq, False
         self.expected = None if seq is None else (seq + 1) % _SEQS
-        self._said.clear()
+        self.said.clear()
 
     def keep(self, device: str | None, births: Births) -> None:
         self.births[device] = births
+        self.changed.add(device)
         self.size += births.size
         if device is None:
             self._asked = 0
 
-    def dies(self, bd_seq: int | None) -> list[str | None] | None:
-        """Note a death; returns stale sources (None for the node), or None for an earlier
-        connection's death.
+    def is_earlier(self, bd_seq: int | None) -> bool:
+        """Tell whether a death is that of an earlier connection by its `bdSeq`."""
+        return bd_seq is not None and self.bd_seq is not None and bd_seq != self.bd_seq
+
+    def doubts(self, now: float) -> bool:
+        """Tell whether a death with the present `bdSeq` may be that of an earlier connection.
+
+        sparkplug-client 3.2.4 gives each connection the `bdSeq` 0
+        (`findings/sparkplug-client-bdseq-never-grows.sh`), and so does a node that was restarted. Then the
+        deaths are counted.
         """
-        if bd_seq is not None and self.bd_seq is not None and bd_seq != self.bd_seq:
-            return None
+        if self.connections > 1 and self.is_alive:
+            self.connections -= 1
+            self.doubted = now
+            self._next_ask = min(self._next_ask, now)
+            return True
+        return False
+
+    def lives(self) -> None:
+        """Note a message that only a living node sends."""
+        self.doubted = None
+
+    def dies(self) -> list[str | None]:
+        """Note a death; returns stale sources (None for the node)."""
+        self.connections, self.doubted = 0, None
         stale: list[str | None] = [None, *(device for device in self.births if device is not None)]
-        self.births.clear()
-        self.expected, self.size = None, 0
+        self.forget_all()
+        self.expected = None
         return stale
+
+    def forget_all(self) -> None:
+        """Forget births that may have changed."""
+        self.births.clear()
+        self.changed.clear()
+        self.size, self.kept, self.anew = 0, False, True
 
     def forget(self, device: str | None) -> None:
         births = self.births.pop(device, None)
         if births is not None:
+            self.changed.add(device)
             self.size -= births.size
 
 
@@ -165,6 +220,9 @@ class NodeTable:
     ) -> None:
         self._most_nodes, self._most_devices, self._most_metrics = nodes, devices, metrics
         self._nodes: dict[NodeId, EdgeNode] = {}
+        self._heard: set[NodeId] = set()
+        self._asks = float(ASKS)
+        self._asked_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -176,6 +234,7 @@ class NodeTable:
             if len(self._nodes) >= self._most_nodes:
                 self._make_room(now)
             node = self._nodes[ident] = EdgeNode()
+        self._heard.add(ident)
         return node
 
     def register(
@@ -200,9 +259,44 @@ class NodeTable:
             )
         node.keep(device, births)
 
+    def find(self, ident: NodeId) -> EdgeNode | None:
+        return self._nodes.get(ident)
+
+    def items(self) -> Iterable[tuple[NodeId, EdgeNode]]:
+        return self._nodes.items()
+
+    def take_changed(self) -> list[tuple[NodeId, EdgeNode, set[str | None], bool]]:
+        """Return nodes that were heard since the last call: the sources with other births, and whether these
+        are all.
+        """
+        taken = []
+        for ident in self._heard:
+            if (node := self._nodes.get(ident)) is not None:
+                taken.append((ident, node, node.changed, node.anew))
+                node.changed, node.anew = set(), False
+        self._heard = set()
+        return taken
+
+    def may_ask(self, node: EdgeNode, now: float) -> bool:
+        """Tell whether to ask a node for its births now, so that many are not asked at once."""
+        if node.is_asked(now):
+            return False
+        elapsed = max(0.0, now - self._asked_at)
+        self._asks, self._asked_at = min(float(ASKS), self._asks + elapsed * ASKS_A_SECOND), now
+        if self._asks < 1 or not node.may_ask(now):
+            return False
+        self._asks -= 1
+        return True
+
+    def doubted(self) -> Iterator[tuple[NodeId, EdgeNode, float]]:
+        """Yield nodes that may have died, and when that is decided."""
+        for ident, node in self._nodes.items():
+            if node.doubted is not None:
+                yield ident, node, node.doubted + DOUBT_SECONDS
+
     def _make_room(self, now: float) -> None:
         for ident, node in self._nodes.items():
-            if not node.is_alive and not node.is_asked(now):
+            if (node.kept or not node.is_alive) and not node.is_asked(now):
                 del self._nodes[ident]
                 return
         raise TooManyError(f"more than {self._most_nodes} edge nodes")

@@ -1,23 +1,29 @@
 """Parses Sparkplug B payloads. No I/O. Needs `protobuf`.
 
-Only used parts of Eclipse Tahu's schema are declared. Datasets, templates and metrics are declared as bytes,
-so that they are counted before they take memory. UInt32 may be in `int_value` or `long_value`, and negative
-integers in 8 or 32 bits; values beyond their type are refused.
+Only used parts of Eclipse Tahu's schema are declared. Metrics, templates, datasets and rows are declared as
+bytes, so that they are counted before they take memory. UInt32 may be in `int_value` or `long_value`, and
+negative integers in 8 or 32 bits; values beyond their type are refused.
 """
 
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from agent import contract
 
 MAX_METRICS: Final = 5_000
-"""Metrics per message."""
+"""Metrics per message, with members of templates and columns of datasets."""
+_MAX_DEPTH: Final = 8
+"""Templates within each other."""
+_DATASET, _TEMPLATE = 16, 19
 REBIRTH: Final = "Node Control/Rebirth"
 _BOOLEAN: Final = 11
 _DATETIME: Final = 13
@@ -42,26 +48,23 @@ _PLAIN: Final = {
     15: "string_value",
 }
 """The field of a datatype."""
-_ARRAYS: Final = (
-    *("Int8Array", "Int16Array", "Int32Array", "Int64Array"),
-    *("UInt8Array", "UInt16Array", "UInt32Array", "UInt64Array"),
-    *("FloatArray", "DoubleArray", "BooleanArray", "StringArray", "DateTimeArray"),
-)
-_UNSUPPORTED: Final = {
-    16: "DataSet",
-    17: "Bytes",
-    18: "File",
-    19: "Template",
-    20: "PropertySet",
-    21: "PropertySetList",
-    **dict(enumerate(_ARRAYS, 22)),
+_ARRAYS: Final = {
+    22: "b",
+    23: "h",
+    24: "i",
+    25: "q",
+    26: "B",
+    27: "H",
+    28: "I",
+    29: "Q",
+    30: "f",
+    31: "d",
+    34: "Q",
 }
-_OPAQUE: Final = {
-    "bytes_value": "Bytes",
-    "dataset_value": "DataSet",
-    "template_value": "Template",
-    "extension_value": "extension",
-}
+"""The element of a datatype in `bytes_value`, little-endian (specification 3.0, 6.4.17)."""
+_BOOLEAN_ARRAY, _STRING_ARRAY = 32, 33
+_UNSUPPORTED: Final = {17: "Bytes", 18: "File", 20: "PropertySet", 21: "PropertySetList"}
+_OPAQUE: Final = {"bytes_value": "Bytes", "extension_value": "extension"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_MS: Final = contract.EPOCH_LIMIT * 1000
 
@@ -149,6 +152,8 @@ def _metric(metric: Any) -> Metric:
 def value_of(metric: Metric, datatype: int) -> contract.Value:
     """Return a metric's value for a datatype (0: unknown). Raises `ValueRefusedError`."""
     field, raw = metric.field, metric.raw
+    if field == "bytes_value" and isinstance(raw, bytes) and datatype > 21:
+        return _array(raw, datatype)
     if (unsupported := _UNSUPPORTED.get(datatype) or _OPAQUE.get(field or "")) is not None:
         raise ValueRefusedError("unsupported_type", f"{unsupported} is not a value of a reading")
     if field is None:
@@ -166,6 +171,115 @@ def value_of(metric: Metric, datatype: int) -> contract.Value:
         return raw.replace("\n", " ").replace("\r", " ")
     assert isinstance(raw, bool)
     return raw
+
+
+def _array(raw: bytes, datatype: int) -> contract.Value:
+    """Return an array of numbers (false and true are 0 and 1), or the JSON of an array of texts."""
+    numbers: list[int | float]
+    if datatype == _STRING_ARRAY:
+        # Each text ends with a zero byte; the C and Python libraries of Tahu leave out the last.
+        texts = raw.removesuffix(b"\0").split(b"\0") if raw else []
+        try:
+            return msgspec.json.encode([text.decode() for text in texts]).decode()
+        except UnicodeDecodeError:
+            raise ValueRefusedError("bad_value", "its text is not UTF-8") from None
+    if datatype == _BOOLEAN_ARRAY:
+        count = int.from_bytes(raw[:4], "little")
+        if len(raw) < 4 or len(raw) - 4 != (count + 7) // 8:
+            raise ValueRefusedError("bad_value", f"a BooleanArray of {count} in {len(raw)} bytes")
+        numbers = [raw[4 + at // 8] >> 7 - at % 8 & 1 for at in range(count)]
+    elif (code := _ARRAYS.get(datatype)) is None:
+        raise ValueRefusedError("bad_value", f"a bytes_value for the datatype {datatype}")
+    elif len(raw) % struct.calcsize(code):
+        raise ValueRefusedError(
+            "bad_value", f"an array in {len(raw)} bytes, which is no multiple of its element"
+        )
+    else:
+        numbers = list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
+    if not numbers:
+        raise ValueRefusedError("bad_value", "its array is empty")
+    return _numbers(numbers)
+
+
+def _numbers(numbers: Sequence[int | float]) -> tuple[int | float, ...]:
+    if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+        raise ValueRefusedError("bad_value", "its array has a number that is not finite")
+    if any(isinstance(number, int) and number > contract.MAX_INT for number in numbers):
+        raise ValueRefusedError(
+            "bad_value", "its array has a number that does not fit a signed one of 64 bits"
+        )
+    return tuple(numbers)
+
+
+def members(metric: Metric, name: str, depth: int = 0) -> Iterator[tuple[str, Metric]] | None:
+    """Return the members of a template with their names below `name`, None for another metric.
+
+    A definition of templates has none. Raises `ValueRefusedError`.
+    """
+    if metric.field != "template_value":
+        return None
+    if depth >= _MAX_DEPTH:
+        raise ValueRefusedError("unsupported_type", f"templates stand in each other {_MAX_DEPTH} times")
+    try:
+        template = TEMPLATE.FromString(metric.raw)
+        if template.is_definition:
+            return iter(())
+        if len(template.metrics) > MAX_METRICS:
+            raise ValueRefusedError("unsupported_type", f"a Template of more than {MAX_METRICS} metrics")
+        found = [_metric(METRIC.FromString(member)) for member in template.metrics]
+    except (DecodeError, UnicodeDecodeError):
+        raise ValueRefusedError("bad_value", "its Template cannot be read") from None
+    return (
+        (f"{name}/{member.name}", member if member.time is not None else member._replace(time=metric.time))
+        for member in found
+        if member.name is not None
+    )
+
+
+def columns(metric: Metric, datatype: int) -> list[tuple[str, contract.Value | ValueRefusedError]] | None:
+    """Return each column of a dataset as an array of its rows, None for another metric.
+
+    Numbers and booleans are an array of numbers, other columns the JSON of an array. Raises
+    `ValueRefusedError`.
+    """
+    if metric.field != "dataset_value":
+        if datatype == _DATASET and metric.field is not None:
+            raise ValueRefusedError("bad_value", f"a {metric.field} for a DataSet")
+        return None
+    try:
+        dataset = DATASET.FromString(metric.raw)
+        names = [name.decode() for name in dataset.columns]
+        rows = [[_element(element) for element in ROW.FromString(row).elements] for row in dataset.rows]
+    except (DecodeError, UnicodeDecodeError):
+        raise ValueRefusedError("bad_value", "its DataSet cannot be read") from None
+    types = list(dataset.types)
+    if len(types) != len(names) or any(len(row) != len(names) for row in rows):
+        raise ValueRefusedError("bad_value", "its DataSet has rows or types of another number than columns")
+    if len(names) > MAX_METRICS:
+        raise ValueRefusedError("unsupported_type", f"a DataSet of more than {MAX_METRICS} columns")
+    return [(name, _column([row[at] for row in rows], types[at])) for at, name in enumerate(names)]
+
+
+def _element(packed: bytes) -> tuple[str | None, Any]:
+    element = ELEMENT.FromString(packed)
+    field = element.WhichOneof("value")
+    raw = None if field is None else getattr(element, field)
+    return field, raw.decode() if isinstance(raw, bytes) else raw
+
+
+def _column(cells: list[tuple[str | None, Any]], datatype: int) -> contract.Value | ValueRefusedError:
+    values: list[Any] = []
+    try:
+        for field, raw in cells:
+            cell = Metric(None, None, None, datatype, False, field is None, field, raw)
+            values.append(None if field is None else value_of(cell, datatype))
+        if not values:
+            raise ValueRefusedError("bad_value", "its DataSet has no rows")
+        if all(isinstance(value, int | float) for value in values):
+            return _numbers([int(value) if isinstance(value, bool) else value for value in values])
+    except ValueRefusedError as error:
+        return error
+    return msgspec.json.encode(values).decode()
 
 
 def _integer(raw: int, wire_bits: int, datatype: int) -> contract.Value:
@@ -204,8 +318,8 @@ def rebirth_command(now_ms: int) -> bytes:
     return packed
 
 
-def _schema() -> tuple[Any, Any]:
-    """Build the classes of payload and metric from field numbers."""
+def _schema() -> list[Any]:
+    """Build the classes of messages from field numbers."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="petiole/sparkplug_b.proto", package="petiole.sparkplug_b", syntax="proto2"
@@ -242,9 +356,32 @@ def _schema() -> tuple[Any, Any]:
         ("extension_value", 19, kinds.TYPE_BYTES),
         oneof_index=0,
     )
+    template, dataset, row, element = (
+        file.message_type.add(name=name) for name in ("Template", "DataSet", "Row", "Element")
+    )
+    template.field.add(name="metrics", number=2, type=kinds.TYPE_BYTES, label=kinds.LABEL_REPEATED)
+    _add_optional(template, ("is_definition", 5, kinds.TYPE_BOOL))
+    for message, name, number, kind in (
+        (dataset, "columns", 2, kinds.TYPE_BYTES),
+        (dataset, "types", 3, kinds.TYPE_UINT32),
+        (dataset, "rows", 4, kinds.TYPE_BYTES),
+        (row, "elements", 1, kinds.TYPE_BYTES),
+    ):
+        message.field.add(name=name, number=number, type=kind, label=kinds.LABEL_REPEATED)
+    element.oneof_decl.add(name="value")
+    _add_optional(
+        element,
+        ("int_value", 1, kinds.TYPE_UINT32),
+        ("long_value", 2, kinds.TYPE_UINT64),
+        ("float_value", 3, kinds.TYPE_FLOAT),
+        ("double_value", 4, kinds.TYPE_DOUBLE),
+        ("boolean_value", 5, kinds.TYPE_BOOL),
+        ("string_value", 6, kinds.TYPE_BYTES),
+        oneof_index=0,
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return _class(pool, "Payload"), _class(pool, "Metric")
+    return [_class(pool, message.name) for message in file.message_type]
 
 
 def _add_optional(message: Any, *fields: tuple[str, int, Any], **options: int) -> None:
@@ -257,4 +394,4 @@ def _class(pool: Any, kind: str) -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"petiole.sparkplug_b.{kind}"))
 
 
-PAYLOAD, METRIC = _schema()
+PAYLOAD, METRIC, TEMPLATE, DATASET, ROW, ELEMENT = _schema()

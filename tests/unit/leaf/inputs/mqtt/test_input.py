@@ -37,7 +37,7 @@ class Redelivering:
         self.over: str | None = None
         self.acknowledged: list[int] = []
 
-    async def next(self, count: int, most_bytes: int) -> list[Received]:
+    async def next(self, count: int, most_bytes: int, due: float | None = None) -> list[Received]:
         if not self._messages:
             if not self._ends:
                 await asyncio.Event().wait()
