@@ -5,9 +5,15 @@
 //   {"followed": ["Line1", "Speed"]}  answers once a client follows each change of it;
 //   {"forget": true}  ends all subscriptions, as a server does that has lost them;
 //   {"empty": true}  ends all sessions and removes all variables, as if it had just started;
+//   {"history": ["Line1", "Speed"]}  keeps a history of it in a file, which outlives the server;
+//   {"record": ["Line1", "Speed"], "values": [[1790000000.5, 21.5, "Good"]]}  adds to the history alone; the status may be left out;
+//   {"reads": {"status": "BadTimeout", "after": 3, "times": 2}}  so many reads of history fail with a status, after so many more;
+//   {"reads": {}}  answers how many reads of history there were;
+//   {"lag": true}  hides what is added to the history, until it is false;
 //   {"limits": {"maxNodesPerBrowse": 2}}  are its operation limits from now on, which it does not state;
 //   {"beat": 1000}  sets every variable to a new number each so many milliseconds.
 "use strict";
+const fs = require("node:fs");
 const path = require("node:path");
 const readline = require("node:readline");
 const { setTimeout: pause } = require("node:timers/promises");
@@ -16,6 +22,8 @@ console.log = console.warn = console.error; // standard output carries the answe
 const load = (name) => require(path.join(process.env.PETIOLE_NODE_MODULES, name));
 const { OPCUAServer } = load("node-opcua-server");
 const { DataType, Variant, VariantArrayType } = load("node-opcua-variant");
+const { DataValue } = load("node-opcua-data-value");
+const { HistoryReadResult } = load("node-opcua-service-history");
 const { StatusCodes } = load("node-opcua-status-code");
 const { OPCUACertificateManager } = load("node-opcua-certificate-manager");
 // The standard's whole address space takes seconds to load, and the tests need no more than this of it.
@@ -51,6 +59,67 @@ function write({ write: names, value, status }) {
   variable.setValueFromSource(new Variant(variant), StatusCodes[status || "Good"]);
 }
 
+// The historian of node-opcua keeps values in memory and has no order to fail.
+const historians = new Map();
+let reads = 0;
+let failing = { after: 0, times: 0 };
+let lags = false;
+
+class FileHistorian {
+  constructor(file) {
+    this.file = file;
+    this.hidden = [];
+    const lines = fs.existsSync(file) ? fs.readFileSync(file, "utf8").split("\n").filter(Boolean) : [];
+    this.rows = lines.map((line) => JSON.parse(line));
+  }
+
+  push(data) {
+    if (data.value.dataType === DataType.Null) return;
+    this.add([[data.sourceTimestamp.getTime() / 1000, data.value.value, data.statusCode.name]]);
+  }
+
+  add(rows) {
+    this.hidden.push(...rows);
+    if (!lags) this.show();
+  }
+
+  show() {
+    fs.appendFileSync(this.file, this.hidden.map((row) => `${JSON.stringify(row)}\n`).join(""));
+    this.rows.push(...this.hidden);
+    this.rows.sort((one, other) => one[0] - other[0]);
+    this.hidden = [];
+  }
+
+  extractDataValues(details, most, isReversed, isBackwards, callback) {
+    reads += 1;
+    failing.after -= 1;
+    if (failing.after < 0 && failing.times > 0) {
+      failing.times -= 1;
+      return callback(new Error(failing.status));
+    }
+    const [begin, end] = [details.startTime.getTime() / 1000, details.endTime.getTime() / 1000];
+    const rows = this.rows.filter((row) => begin <= row[0] && row[0] <= end);
+    const made = ([time, value, status]) => new DataValue({
+      value: { dataType: DataType.Double, value }, sourceTimestamp: new Date(time * 1000), statusCode: StatusCodes[status || "Good"],
+    });
+    return callback(null, rows.slice(0, most || undefined).map(made));
+  }
+}
+
+function keepHistory(space, names, directory) {
+  const { variable } = variables.get(names.join("/"));
+  const historian = new FileHistorian(path.join(directory, `${names.join("-")}.history`));
+  historians.set(names.join("/"), historian);
+  space.installHistoricalDataNode(variable, { historian });
+  const read = variable._historyReadRaw;
+  variable._historyReadRaw = function readOrFail(context, details, range, encoding, point, callback) {
+    return read.call(this, context, details, range, encoding, point, (error, result) => {
+      if (!error) return callback(null, result);
+      return callback(null, new HistoryReadResult({ statusCode: StatusCodes[error.message] }));
+    });
+  };
+}
+
 let beats = 0;
 function beat() {
   beats += 1;
@@ -63,8 +132,10 @@ async function followed(names) {
 }
 
 function forget(engine) {
-  for (const session of Object.values(engine._sessions)) {
-    for (const subscription of [...session.publishEngine.subscriptions]) subscription.terminate();
+  const orphans = engine._orphanPublishEngine; // of sessions that ended
+  const engines = Object.values(engine._sessions).map((session) => session.publishEngine);
+  for (const one of orphans ? [...engines, orphans] : engines) {
+    for (const subscription of [...one.subscriptions]) subscription.terminate();
   }
 }
 
@@ -81,13 +152,13 @@ function empty(space, engine) {
 
 async function main([port, directory, given]) {
   // Limits that are given here are stated, for which the standard's whole address space is needed.
-  const { limits, transport } = JSON.parse(given || "{}");
+  const { limits, transport, history } = JSON.parse(given || "{}");
   const certificates = new OPCUACertificateManager({
     rootFolder: path.join(directory, "pki"), automaticallyAcceptUnknownCertificate: true,
   });
   await certificates.initialize();
   const server = new OPCUAServer({
-    port: Number(port), hostname: "127.0.0.1", nodeset_filename: [limits ? standard : nodes],
+    port: Number(port), hostname: "127.0.0.1", nodeset_filename: [limits || history ? standard : nodes],
     transportSettings: transport && { adjustTransportLimits: (hello) => ({ ...hello, ...transport }) },
     serverCertificateManager: certificates, userCertificateManager: certificates,
     serverCapabilities: { minSupportedSampleRate: 0, operationLimits: limits }, // each change is reported, rather than samples
@@ -100,12 +171,17 @@ async function main([port, directory, given]) {
     const order = JSON.parse(line);
     if (order.declare) declare(space, order.declare, order.kind);
     if (order.write) write(order);
+    if (order.history) keepHistory(space, order.history, directory);
+    if (order.record) historians.get(order.record.join("/")).add(order.values);
+    if (order.reads && order.reads.status) failing = { after: 0, ...order.reads };
+    if (order.lag !== undefined) lags = order.lag;
+    if (order.lag === false) for (const historian of historians.values()) historian.show();
     if (order.followed) await followed(order.followed);
     if (order.forget) forget(server.engine);
     if (order.empty) empty(space, server.engine);
     if (order.limits) Object.assign(server.engine.serverCapabilities.operationLimits, order.limits);
     if (order.beat) setInterval(beat, order.beat);
-    process.stdout.write("done\n");
+    process.stdout.write(order.reads ? `${reads}\n` : "done\n");
   }
   process.exit(0);
 }

@@ -152,6 +152,7 @@ class OpcuaServer(NodeServer):
         self._port = free_port()
         self.url = f"opc.tcp://127.0.0.1:{self._port}"
         self._variables: dict[str, str] = {}
+        self._histories: list[str] = []
 
     @property
     def certificate(self) -> Path:
@@ -163,6 +164,9 @@ class OpcuaServer(NodeServer):
         self.run(str(self._port), str(self.directory), self._given)
         for path, kind in self._variables.items():
             self.declare(path, kind)
+        histories, self._histories = self._histories, []
+        for path in histories:
+            self.keep_history(path)
 
     def declare(self, path: str, kind: str = "Double") -> None:
         """Make a variable that has no value yet; names of the path are parted by `/`."""
@@ -173,6 +177,29 @@ class OpcuaServer(NodeServer):
         """Set a variable now."""
         given = {} if value is None else {"value": value}
         assert self.order(write=path.split("/"), status=status, **given) == "done"
+
+    def keep_history(self, path: str) -> None:
+        """Keep a history of a variable from now on, which outlives the server. It needs the whole address
+        space: `given` has `history`."""
+        self._histories.append(path)
+        assert self.order(history=path.split("/")) == "done"
+
+    def record(self, path: str, *values: tuple[float, object] | tuple[float, object, str]) -> None:
+        """Add times, values and perhaps statuses to the history alone."""
+        assert self.order(record=path.split("/"), values=values) == "done"
+
+    def fail_reads(self, status: str, *, after: int = 0, times: int = 1) -> None:
+        """Answer so many reads of history with a status, after so many more reads."""
+        self.order(reads={"status": status, "after": after, "times": times})
+
+    @property
+    def reads(self) -> int:
+        """How many reads of history there were."""
+        return int(self.order(reads={}))
+
+    def lag(self, *, on: bool) -> None:
+        """Hide values from the history as long as it is on."""
+        assert self.order(lag=on) == "done"
 
     def limit(self, **limits: int) -> None:
         """Take no more than this in one request from now on; the server does not state it."""

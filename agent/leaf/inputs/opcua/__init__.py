@@ -145,9 +145,11 @@ class Position(Struct, frozen=True):
     sequence: int
     parts: int
     v: int = 1
-    cut: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-    """Whether the last piece omits values stored earlier. A later agent makes it whole and must not confuse
-    them.
+    n: int = 0
+    """Number of the last piece, as in the log of source times."""
+    cut: str | msgspec.UnsetType = msgspec.UNSET
+    """Digest of the last piece, if it omits values stored earlier or is of the server's history: read again,
+    it may be another piece.
     """
 
     def encode(self) -> str:

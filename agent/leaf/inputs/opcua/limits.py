@@ -44,6 +44,8 @@ class OpcuaError(Exception):
         """Whether a smaller request may work."""
         self.is_cut = isinstance(cause, ConnectionError)
         """Whether the connection ended, as some servers do on large requests."""
+        self.code = getattr(cause, "code", None)
+        """Status code of the answer, if any."""
 
 
 class CallLimit(Struct):
@@ -85,6 +87,8 @@ class CallLimit(Struct):
 class CallLimits(Struct):
     browse: CallLimit
     items: CallLimit
+    read: CallLimit
+    history: CallLimit
 
 
 class MessageLimits(TransportLimits):

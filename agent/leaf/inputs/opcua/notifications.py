@@ -1,5 +1,5 @@
-"""Converts OPC UA notifications to readings. Pure: equal messages give equal pieces, so partial storage can
-resume.
+"""Converts OPC UA notifications and history to readings. Pure: equal messages give equal pieces, so partial
+storage can resume.
 
 A status that is not good becomes the tag `status`. Invalid values become letters; variables without value yet
 are skipped.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -24,9 +24,11 @@ from agent.base.clock import wall_ns
 from agent.contract import Letter
 from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.formats.message import TopicNames
+from agent.leaf.inputs.opcua import coverage
 
 PIECE_BYTES: Final = contract.MAX_BATCH_BYTES // 2
 """Bytes of readings that end a piece."""
+_PIECE_VALUES: Final = 2_000
 _SEVERITY: Final = 0xC000_0000
 _CODE: Final = 0xFFFF_0000
 _OVERFLOW: Final = 0x0480
@@ -41,11 +43,17 @@ class FollowedNode(NamedTuple):
     names: TopicNames
 
 
-class Change(NamedTuple):
-    """A value of a variable and its time in seconds since 1970."""
+class Item(NamedTuple):
+    """A value of a variable: its time in seconds since 1970, and its line or letter."""
 
+    handle: int
     time: float
-    value: object
+    value: bytes
+    """A digest."""
+    line: bytes
+    letter: Letter | None
+    overflowed: bool = False
+    """Whether the server dropped values before it."""
 
 
 class NotificationPiece(Struct, frozen=True):
@@ -54,62 +62,79 @@ class NotificationPiece(Struct, frozen=True):
     payload: bytes
     count: int
     letters: tuple[Letter, ...]
-    whole: bool
-    """Whether no value of its part was stored before."""
 
 
 class SortedNotification(Struct):
-    """A decoded message."""
+    """A decoded message: values in pieces, and variables without a value yet, by handle."""
 
-    pieces: list[NotificationPiece]
-    newest: dict[int, Change]
-    """Last change per handle."""
-    overflowed: list[str]
-    """Paths of variables with lost values."""
+    pieces: list[list[Item]]
+    waiting: list[int]
 
 
-def digest(nodes: Sequence[FollowedNode]) -> str:
+def key_of(node: FollowedNode) -> bytes:
+    """Return a digest of a variable and its names."""
+    return coverage.digest(_encode(node))
+
+
+def means(nodes: Sequence[FollowedNode]) -> str:
     """Return a short text of what the handles 0, 1, … mean."""
     return hashlib.sha256(_encode(nodes)).hexdigest()[:16]
 
 
-def sort(
-    message: ua.NotificationMessage,
-    nodes: Sequence[FollowedNode],
-    domain: str,
-    known: dict[int, Change] | None = None,
-) -> SortedNotification:
-    """Decode a message, skipping values in `known`, which new subscriptions repeat. Piece bounds do not
-    depend on `known`.
-    """
-    result = SortedNotification([], {}, [])
+def sort(message: ua.NotificationMessage, nodes: Sequence[FollowedNode]) -> SortedNotification:
+    """Decode a message."""
+    items: list[Item] = []
+    waiting: list[int] = []
+    for handle, data in changes(message):
+        if 0 <= handle < len(nodes):
+            if _code(data) & _CODE in _NO_VALUE_YET:
+                waiting.append(handle)
+            else:
+                items.append(item(handle, nodes[handle], data, time_of(data, message)))
+    return SortedNotification(list(pieces(items)), waiting)
+
+
+def item(handle: int, node: FollowedNode, data: ua.DataValue, time: float) -> Item:
+    """Decode a value."""
+    code, value = _code(data), None if data.Value is None else data.Value.Value
+    line, letter = _line(node, time, value, code)
+    content = repr(value) if letter is not None else _encode(_value(value))
+    return Item(
+        handle,
+        time,
+        coverage.digest(content.encode(errors="replace") if isinstance(content, str) else content),
+        line,
+        letter,
+        code & _OVERFLOW == _OVERFLOW,
+    )
+
+
+def pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Part values into pieces that fit a batch."""
+    piece: list[Item] = []
+    size = 0
+    for one in items:
+        if piece and (size + len(one.line) > PIECE_BYTES or len(piece) == _PIECE_VALUES):
+            yield piece
+            piece, size = [], 0
+        piece.append(one)
+        size += len(one.line)
+    if piece:
+        yield piece
+
+
+def built(items: Iterable[Item], domain: str) -> NotificationPiece:
+    """Return a piece of these values."""
     lines: list[bytes] = []
     letters: list[Letter] = []
-    size = items = 0
-    for handle, data in changes(message):
-        if not 0 <= handle < len(nodes):
-            continue
-        node, code = nodes[handle], data.StatusCode.value if data.StatusCode is not None else 0
-        if code & _OVERFLOW == _OVERFLOW:
-            result.overflowed.append(node.path)
-        if code & _CODE in _NO_VALUE_YET:
-            continue
-        change = Change(_time(data, message), None if data.Value is None else data.Value.Value)
-        result.newest[handle] = change
-        line, letter = _line(node, change, code)
-        if size and size + len(line) > PIECE_BYTES:
-            result.pieces.append(_piece(lines, letters, domain, items))
-            lines, letters, size, items = [], [], 0, 0
-        # What is passed over counts too: after a kill it is not known, and the pieces must be the same.
-        size, items = size + len(line), items + 1
-        if known is not None and known.get(handle) == change:
-            continue
-        lines.append(line)
-        if letter is not None:
-            letters.append(letter)
-    if items:
-        result.pieces.append(_piece(lines, letters, domain, items))
-    return result
+    for one in items:
+        lines.append(one.line)
+        if one.letter is not None:
+            letters.append(one.letter)
+    block = b"".join(lines)
+    parsed = split_valid(block, domain, wall_ns())
+    bad = [Letter(block[at : block.find(b"\n", at)], "a value", reason) for at, reason in parsed.bad]
+    return NotificationPiece(parsed.payload, parsed.count, (*letters, *bad))
 
 
 def changes(message: ua.NotificationMessage) -> Iterable[tuple[int, ua.DataValue]]:
@@ -132,27 +157,16 @@ def endings(message: ua.NotificationMessage) -> list[str]:
     ]
 
 
-def _line(node: FollowedNode, change: Change, code: int) -> tuple[bytes, Letter | None]:
+def _line(node: FollowedNode, time: float, received: object, code: int) -> tuple[bytes, Letter | None]:
     """Return a reading line, or b"" and a letter."""
-    value, status = (
-        _value(change.value),
-        "" if not code & _SEVERITY else ua.StatusCode(ua.UInt32(code & _CODE)).name,
-    )
+    status = "" if not code & _SEVERITY else ua.StatusCode(ua.UInt32(code & _CODE)).name
+    value = _value(received)
     if value is None:
-        reason = (
-            f"its status is {status}, and it has no value"
-            if change.value is None
-            else _no_value(change.value)
-        )
-        row = {
-            "node": node.id,
-            "ts": change.time,
-            "status": status or "Good",
-            "value": repr(change.value)[:2000],
-        }
+        reason = f"its status is {status}, and it has no value" if received is None else _no_value(received)
+        row = {"node": node.id, "ts": time, "status": status or "Good", "value": repr(received)[:2000]}
         return b"", Letter(_encode(row), node.path, reason)
     line = {name: text for name, text in node.names._asdict().items() if text is not None}
-    row = {"ts": change.time, **line, "value": value} | ({"tags": {"status": status}} if status else {})
+    row = {"ts": time, **line, "value": value} | ({"tags": {"status": status}} if status else {})
     return _encode(row) + b"\n", None
 
 
@@ -167,7 +181,7 @@ def _value(value: object) -> bool | int | float | str | list[float | int] | dict
         case ua.LocalizedText():
             return _value(value.Text)
         case datetime():
-            return _aware(value).isoformat()
+            return aware(value).isoformat()
         case bytes():
             return {contract.BASE64: b64encode(value).decode()}
         case list() if all(type(number) in (int, float) and math.isfinite(number) for number in value):
@@ -195,19 +209,19 @@ def _no_value(value: object) -> str:
     return f"its value is of the type {kind}, which is not a value of a reading"
 
 
-def _time(data: ua.DataValue, message: ua.NotificationMessage) -> float:
-    for time in (data.SourceTimestamp, data.ServerTimestamp, message.PublishTime):
-        if time is not None and (seconds := _aware(time).timestamp()) > 0:
+def time_of(data: ua.DataValue, message: ua.NotificationMessage | None = None) -> float:
+    """Return a value's time: of its source, its server, or its message."""
+    sent = None if message is None else message.PublishTime
+    for time in (data.SourceTimestamp, data.ServerTimestamp, sent):
+        if time is not None and (seconds := aware(time).timestamp()) > 0:
             return seconds
     return wall_ns() / 1e9
 
 
-def _aware(time: datetime) -> datetime:
+def _code(data: ua.DataValue) -> int:
+    return data.StatusCode.value if data.StatusCode is not None else 0
+
+
+def aware(time: datetime) -> datetime:
+    """Return a time that states its zone; the library leaves out UTC."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-
-def _piece(lines: list[bytes], letters: list[Letter], domain: str, items: int) -> NotificationPiece:
-    block = b"".join(lines)
-    parsed = split_valid(block, domain, wall_ns())
-    bad = [Letter(block[at : block.find(b"\n", at)], "a value", reason) for at, reason in parsed.bad]
-    return NotificationPiece(parsed.payload, parsed.count, (*letters, *bad), whole=len(lines) == items)

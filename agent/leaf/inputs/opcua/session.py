@@ -10,6 +10,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from asyncua import ua
@@ -21,7 +22,7 @@ from asyncua.ua.object_ids import ObjectIds
 from asyncua.ua.status_codes import StatusCodes
 from asyncua.ua.uaerrors import UaError, UaStatusCodeError
 from cryptography import x509
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from agent.base.wait import timeout
 from agent.config.keys import SeedError, read_password
@@ -40,14 +41,17 @@ _ALIVE_INTERVALS: Final = 40
 """Publishing intervals between signs of life, within these limits in seconds."""
 _VALUES: Final = 500
 """Most values per notification."""
-_BROWSED, _ITEMS = 100, 500
-"""Most nodes browsed or subscribed per request."""
+_BROWSED, _ITEMS, _READ, _HISTORIES = 100, 500, 500, 10
+"""Most nodes per request to browse, subscribe, and read attributes or history of."""
 _BROWSE_BYTES, _ITEM_BYTES = 64, 96
 """Bytes of a request item beside its node id."""
 _STATED: Final = (
     ObjectIds.Server_ServerCapabilities_OperationLimits_MaxNodesPerBrowse,
     ObjectIds.Server_ServerCapabilities_OperationLimits_MaxMonitoredItemsPerCall,
+    ObjectIds.Server_ServerCapabilities_OperationLimits_MaxNodesPerRead,
+    ObjectIds.Server_ServerCapabilities_OperationLimits_MaxNodesPerHistoryReadData,
 )
+_MIN_TIME, _MAX_TIME = (datetime(year, 1, 1, tzinfo=UTC).timestamp() for year in (1602, 9999))
 
 _FAULTS: Final = (UaError, OSError, TimeoutError, ConnectionError)
 for _noisy in ("asyncua", "asyncuacrypto"):
@@ -58,7 +62,7 @@ decoding.bound()
 
 def call_limits() -> CallLimits:
     """Return the limits for an unknown server."""
-    return CallLimits(CallLimit(_BROWSED), CallLimit(_ITEMS))
+    return CallLimits(*map(CallLimit, (_BROWSED, _ITEMS, _READ, _HISTORIES)))
 
 
 class Subscription(Struct):
@@ -155,7 +159,7 @@ class OpcuaSession:
 
     async def read_limits(self) -> None:
         """Take over what the server states; it need not."""
-        for limit, number in zip((self._limits.browse, self._limits.items), _STATED, strict=True):
+        for limit, number in zip(structs.astuple(self._limits), _STATED, strict=True):
             asked = self._service.read_attributes([standard(number)], AttributeIds.Value)
             with contextlib.suppress(OpcuaError):
                 (value,) = await _ask(asked)
@@ -173,6 +177,69 @@ class OpcuaSession:
             None if value.Value is None or value.Value.Value is None else value.Value.Value.Name
             for value in values
         ]
+
+    async def have_history(self, ids: Sequence[str]) -> list[bool]:
+        """Whether the server says that it has a history of each of these nodes that this user may read."""
+        asked = [
+            ua.ReadValueId(NodeId=ua.NodeId.from_string(ident), AttributeId=attribute)
+            for ident in ids
+            for attribute in (AttributeIds.UserAccessLevel, AttributeIds.Historizing)
+        ]
+
+        async def read(some: Sequence[ua.ReadValueId]) -> list[ua.DataValue]:
+            return list(await _ask(self._service.read(ua.ReadParameters(NodesToRead=list(some)))))
+
+        room = self._messages.room(_BROWSE_BYTES + _longest([one.NodeId for one in asked]))
+        answers = await self._limits.read.ask(asked, read, room)
+        values = [None if answer.Value is None else answer.Value.Value for answer in answers]
+        return [
+            (isinstance(access, int) and bool(access & 1 << ua.AccessLevel.HistoryRead))
+            or historizing is True
+            for access, historizing in zip(values[::2], values[1::2], strict=True)
+        ]
+
+    async def history(
+        self, nodes: Sequence[tuple[str, bytes | None]], begin: float, end: float, count: int
+    ) -> list[ua.HistoryReadResult]:
+        """Up to `count` values of each node between two times in seconds; a node may have the point at
+        which an earlier answer ended.
+        """
+        details = ua.ReadRawModifiedDetails(
+            IsReadModified=False,
+            StartTime=_date(begin),
+            EndTime=_date(end),
+            NumValuesPerNode=ua.Counter(count),
+            ReturnBounds=False,
+        )
+        return await self._limits.history.ask(nodes, lambda some: self._history(details, some))
+
+    async def release(self, node: str, point: bytes) -> None:
+        """Give up a point at which an answer ended, of which a server has few."""
+        with contextlib.suppress(OpcuaError):
+            await self._history(ua.ReadRawModifiedDetails(), [(node, point)], release=True)
+
+    @property
+    def histories(self) -> int:
+        """Most nodes of a request for history."""
+        return self._limits.history.most
+
+    async def _history(
+        self,
+        details: ua.ReadRawModifiedDetails,
+        nodes: Sequence[tuple[str, bytes | None]],
+        *,
+        release: bool = False,
+    ) -> list[ua.HistoryReadResult]:
+        parameters = ua.HistoryReadParameters(
+            HistoryReadDetails=details,
+            TimestampsToReturn=ua.TimestampsToReturn.Both,
+            ReleaseContinuationPoints=release,
+            NodesToRead=[
+                ua.HistoryReadValueId(NodeId=ua.NodeId.from_string(ident), ContinuationPoint=point)
+                for ident, point in nodes
+            ],
+        )
+        return list(await _ask(self._service.history_read(parameters)))
 
     async def subscribe(self, nodes: Sequence[FollowedNode]) -> Subscription:
         """A new subscription to these variables; the handle of each is its place."""
@@ -285,6 +352,10 @@ class OpcuaSession:
                 found[place] += more.References or ()
                 point = more.ContinuationPoint
         return found
+
+
+def _date(seconds: float) -> datetime:
+    return datetime.fromtimestamp(min(max(seconds, _MIN_TIME), _MAX_TIME), UTC)
 
 
 def _alive_seconds(options: OpcuaOptions) -> float:

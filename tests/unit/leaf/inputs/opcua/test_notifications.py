@@ -18,11 +18,11 @@ from agent import contract
 from agent.leaf.inputs.formats.message import TopicNames
 from agent.leaf.inputs.opcua.nodes import covers, leads
 from agent.leaf.inputs.opcua.notifications import (
-    Change,
     FollowedNode,
-    SortedNotification,
-    digest,
+    NotificationPiece,
+    built,
     endings,
+    means,
     sort,
 )
 
@@ -48,20 +48,24 @@ def message(*values: tuple[int, ua.DataValue], number: int = 1) -> ua.Notificati
     return ua.NotificationMessage(SequenceNumber=ua.Counter(number), NotificationData=[data])
 
 
-def rows(parts: SortedNotification) -> list[dict[str, Any]]:
-    return [json.loads(line) for piece in parts.pieces for line in piece.payload.splitlines()]
+def parts_of(message: ua.NotificationMessage) -> list[NotificationPiece]:
+    return [built(items, "edge-1") for items in sort(message, NODES).pieces]
 
 
-def reasons(parts: SortedNotification) -> list[str]:
-    return [letter.reason for piece in parts.pieces for letter in piece.letters]
+def rows(parts: list[NotificationPiece]) -> list[dict[str, Any]]:
+    return [json.loads(line) for piece in parts for line in piece.payload.splitlines()]
+
+
+def reasons(parts: list[NotificationPiece]) -> list[str]:
+    return [letter.reason for piece in parts for letter in piece.letters]
 
 
 @pytest.mark.parametrize("text", ["a\udca4b", ua.LocalizedText("a\udca4b")])
 def test_text_that_is_not_utf_8_is_a_letter_and_what_comes_with_it_is_stored(text: object) -> None:
-    found = sort(message((0, value(text)), (1, value(1.5))), NODES, "edge-1")
+    found = parts_of(message((0, value(text)), (1, value(1.5))))
     assert [row["value"] for row in rows(found)] == [1.5]
     assert reasons(found) == ["its text is not UTF-8"]
-    assert "\\udca4" in found.pieces[0].letters[0].received.decode()
+    assert "\\udca4" in found[0].letters[0].received.decode()
 
 
 @pytest.mark.parametrize(
@@ -78,21 +82,21 @@ def test_text_that_is_not_utf_8_is_a_letter_and_what_comes_with_it_is_stored(tex
     ],
 )
 def test_a_value_is_a_reading_with_the_time_of_its_source(given_value: object, stored: object) -> None:
-    (row,) = rows(sort(message((1, value(given_value))), NODES, "edge-1"))
+    (row,) = rows(parts_of(message((1, value(given_value)))))
     assert (row["device"], row["metric"], row["value"]) == ("line", "b", stored)
     assert "tags" not in row or row["tags"] == {}
     assert row["ts"] == SOURCE.timestamp()
 
 
 def test_without_a_time_of_the_source_that_of_the_server_is_taken() -> None:
-    (row,) = rows(sort(message((0, value(1.0, source=None))), NODES, "edge-1"))
+    (row,) = rows(parts_of(message((0, value(1.0, source=None)))))
     assert row["ts"] == SERVER.timestamp()
 
 
 def test_a_status_that_is_not_good_is_kept_beside_the_value() -> None:
     uncertain = value(1.0, StatusCodes.UncertainLastUsableValue)
     bad = value(2.0, StatusCodes.BadSensorFailure)
-    stored = rows(sort(message((0, uncertain), (1, bad)), NODES, "edge-1"))
+    stored = rows(parts_of(message((0, uncertain), (1, bad))))
     assert [row["tags"] for row in stored] == [
         {"status": "UncertainLastUsableValue"},
         {"status": "BadSensorFailure"},
@@ -110,48 +114,28 @@ def test_a_status_that_is_not_good_is_kept_beside_the_value() -> None:
     ],
 )
 def test_what_is_no_value_becomes_a_letter_and_the_others_are_stored(of: ua.DataValue, why: str) -> None:
-    parts = sort(message((0, of), (1, value(3.0))), NODES, "edge-1")
+    parts = parts_of(message((0, of), (1, value(3.0))))
     assert [row["value"] for row in rows(parts)] == [3.0]
     (reason,) = reasons(parts)
     assert why in reason
 
 
 def test_a_large_value_is_a_piece_of_its_own() -> None:
-    parts = sort(message((0, value(1.0)), (1, value(bytes(2**20))), (2, value(2.0))), NODES, "edge-1")
-    assert [piece.count for piece in parts.pieces] == [1, 1, 1]
-    alone = sort(message((1, value(bytes(2**20)))), NODES, "edge-1")
-    assert [piece.count for piece in alone.pieces] == [1]
+    parts = parts_of(message((0, value(1.0)), (1, value(bytes(2**20))), (2, value(2.0))))
+    assert [piece.count for piece in parts] == [1, 1, 1]
+    alone = parts_of(message((1, value(bytes(2**20)))))
+    assert [piece.count for piece in alone] == [1]
 
 
 def test_a_variable_that_has_no_value_yet_is_passed_over() -> None:
-    parts = sort(message((0, value(None, StatusCodes.BadWaitingForInitialData))), NODES, "edge-1")
-    assert parts.pieces == []
-
-
-def test_a_new_subscription_leaves_out_what_was_stored_last_and_nothing_else() -> None:
-    present = message((0, value(1.0)), (1, value(2.0)))
-    known = {0: Change(SOURCE.timestamp(), 1.0), 1: Change(SOURCE.timestamp(), 1.0)}
-    parts = sort(present, NODES, "edge-1", known)
-    assert [row["metric"] for row in rows(parts)] == ["b"]
-    assert parts.newest == {0: Change(SOURCE.timestamp(), 1.0), 1: Change(SOURCE.timestamp(), 2.0)}
-
-
-def test_pieces_end_at_the_same_values_where_some_of_them_were_stored_before() -> None:
-    """After a kill in between the agent does not know these any more, and goes on behind the same piece."""
-    array = [1.5] * 15_000
-    present = message(*((handle, value(array)) for handle in range(3)))
-    known = {0: Change(SOURCE.timestamp(), array)}
-    whole, left = (sort(present, NODES, "edge-1", before) for before in (None, known))
-    assert [piece.count for piece in whole.pieces] == [2, 1]
-    assert [piece.count for piece in left.pieces] == [1, 1]
-    assert left.pieces[1] == whole.pieces[1]
-    assert [piece.whole for piece in left.pieces] == [False, True]
+    parts = sort(message((0, value(None, StatusCodes.BadWaitingForInitialData))), NODES)
+    assert (parts.pieces, parts.waiting) == ([], [0])
 
 
 def test_a_queue_that_was_too_short_is_reported_and_its_value_stored() -> None:
-    parts = sort(message((2, value(1.0, 0x0480))), NODES, "edge-1")
-    assert parts.overflowed == ["Line/c"]
-    (row,) = rows(parts)
+    one = message((2, value(1.0, 0x0480)))
+    assert [item.overflowed for item in sort(one, NODES).pieces[0]] == [True]
+    (row,) = rows(parts_of(one))
     assert "tags" not in row or row["tags"] == {}
 
 
@@ -162,11 +146,11 @@ def test_a_queue_that_was_too_short_is_reported_and_its_value_stored() -> None:
 )
 def test_a_message_makes_the_same_pieces_again_that_fit_a_batch(values: Sequence[tuple[int, object]]) -> None:
     one = message(*((handle, value(of)) for handle, of in values))
-    first, second = sort(one, NODES, "edge-1"), sort(one, NODES, "edge-1")
-    assert first.pieces == second.pieces
-    assert all(len(piece.payload) <= contract.MAX_BATCH_BYTES for piece in first.pieces)
+    first, second = parts_of(one), parts_of(one)
+    assert first == second
+    assert all(len(piece.payload) <= contract.MAX_BATCH_BYTES for piece in first)
     known = [of for handle, of in values if handle < len(NODES)]
-    assert sum(piece.count + len(piece.letters) for piece in first.pieces) == len(known)
+    assert sum(piece.count + len(piece.letters) for piece in first) == len(known)
 
 
 def test_the_end_of_a_subscription_is_said_and_its_transfer_is_none() -> None:
@@ -180,7 +164,7 @@ def test_the_end_of_a_subscription_is_said_and_its_transfer_is_none() -> None:
 
 def test_a_digest_changes_with_what_a_handle_means() -> None:
     renamed = [NODES[0]._replace(names=TopicNames("line", "z")), *NODES[1:]]
-    assert len({digest(NODES), digest(NODES[::-1]), digest(NODES[:2]), digest(renamed)}) == 4
+    assert len({means(NODES), means(NODES[::-1]), means(NODES[:2]), means(renamed)}) == 4
 
 
 @pytest.mark.parametrize(
