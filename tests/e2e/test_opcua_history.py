@@ -332,3 +332,32 @@ async def test_the_history_of_asyncua_fills_an_hour(tmp_path: Path, most: int) -
         assert max(one.stored().values()) == 1
         assert one.gaps == 0
         await one.stop()
+
+
+async def test_events_and_conditions_are_readings_and_a_refresh_repeats_none(
+    server: OpcuaServer, tmp_path: Path
+) -> None:
+    server.make_alarm(N, 50.0)
+
+    def told(one: Follower) -> list[tuple[Any, ...]]:
+        tags = ("type", "condition", "active")
+        events = [row for row in one.core.rows() if row["metric"] == "event"]
+        return [(row["value"][:12], *(row["tags"].get(tag) for tag in tags)) for row in events]
+
+    high = ("Condition is", "NonExclusiveLimitAlarmType", "High", "true")
+    async with following(server, tmp_path, events=["i=2253"]) as one:
+        server.send_event("door open")
+        server.write(N, 70.0)
+        await until(lambda: len(told(one)) == 2, "both are stored")
+        assert told(one) == [("door open", "BaseEventType", None, None), high]
+        (door,) = [row for row in one.core.rows() if row["value"] == "door open"]
+        assert (door["tags"]["source"], door["tags"]["severity"], len(door["tags"]["id"])) == (
+            "gate",
+            "700",
+            40,
+        )
+        server.forget()
+        await until(lambda: one.gaps == 1, "events may be missing")
+        server.send_event("door closed")
+        await one.has("door closed")
+        assert told(one)[2:] == [("door closed", "BaseEventType", None, None)]

@@ -10,6 +10,8 @@
 //   {"reads": {"status": "BadTimeout", "after": 3, "times": 2}}  so many reads of history fail with a status, after so many more;
 //   {"reads": {}}  answers how many reads of history there were;
 //   {"lag": true}  hides what is added to the history, until it is false;
+//   {"alarm": ["Line1", "Speed"], "high": 50}  makes an alarm of it, with the name High;
+//   {"event": "door open"}  sends an event of the server;
 //   {"limits": {"maxNodesPerBrowse": 2}}  are its operation limits from now on, which it does not state;
 //   {"beat": 1000}  sets every variable to a new number each so many milliseconds.
 "use strict";
@@ -120,6 +122,16 @@ function keepHistory(space, names, directory) {
   };
 }
 
+function makeAlarm(space, names, high) {
+  const { variable } = variables.get(names.join("/"));
+  const source = space.getOwnNamespace().addObject({
+    browseName: `${names.at(-1)} source`, organizedBy: space.rootFolder.objects, eventSourceOf: space.rootFolder.objects.server,
+  });
+  space.getOwnNamespace().instantiateNonExclusiveLimitAlarm("NonExclusiveLimitAlarmType", {
+    browseName: "High", conditionName: "High", conditionSource: source, inputNode: variable, highLimit: high, highHighLimit: 2 * high,
+  });
+}
+
 let beats = 0;
 function beat() {
   beats += 1;
@@ -176,6 +188,14 @@ async function main([port, directory, given]) {
     if (order.reads && order.reads.status) failing = { after: 0, ...order.reads };
     if (order.lag !== undefined) lags = order.lag;
     if (order.lag === false) for (const historian of historians.values()) historian.show();
+    if (order.alarm) makeAlarm(space, order.alarm, order.high);
+    if (order.event) {
+      space.rootFolder.objects.server.raiseEvent("BaseEventType", {
+        message: { dataType: DataType.LocalizedText, value: { text: order.event } },
+        sourceName: { dataType: DataType.String, value: "gate" },
+        severity: { dataType: DataType.UInt16, value: 700 },
+      });
+    }
     if (order.followed) await followed(order.followed);
     if (order.forget) forget(server.engine);
     if (order.empty) empty(space, server.engine);

@@ -197,6 +197,14 @@ class OpcuaServer(NodeServer):
         """How many reads of history there were."""
         return int(self.order(reads={}))
 
+    def make_alarm(self, path: str, high: float) -> None:
+        """Make an alarm of a variable, which needs the whole address space too."""
+        assert self.order(alarm=path.split("/"), high=high) == "done"
+
+    def send_event(self, text: str) -> None:
+        """Send an event of the server."""
+        assert self.order(event=text) == "done"
+
     def lag(self, *, on: bool) -> None:
         """Hide values from the history as long as it is on."""
         assert self.order(lag=on) == "done"

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from agent.base.files import open_regular
 from agent.base.http.access import is_loopback
@@ -39,6 +39,7 @@ class OpcuaOptions(InputOptions, tag="opcua", kw_only=True):
         ),
     ]
     nodes: list[NodeSelection]
+    events: list[str] = field(default_factory=list)
     interval: Seconds | None = None
     publish: Seconds = Seconds(1.0)
     queue: int = 100
@@ -92,10 +93,13 @@ def problems(options: OpcuaOptions) -> Iterator[str]:
 def _values(options: OpcuaOptions) -> Iterator[str]:
     if (problem := url_problem(options.url, ("opc.tcp",), "opc.tcp://<host>:4840")) is not None:
         yield problem
-    if not options.nodes:
+    if not options.nodes and not options.events:
         yield 'nodes is empty; write nodes = [{ path = "Line1/*" }]'
     for node in options.nodes:
         yield from node.problems()
+    for ident in options.events:
+        if _NODE_ID.fullmatch(ident) is None:
+            yield f"events has {ident!r:.80}, which is not a node id; i=2253 is the server, with all events"
     if options.interval is not None and options.interval > MAX_INTERVAL:
         yield f"interval is {options.interval} s; take at most 1d, or leave it out for each change"
     if not _MIN_PUBLISH <= options.publish <= 3600:

@@ -67,6 +67,8 @@ class Kind(IntEnum):
     """The first hole is filled or given up."""
     HEARD = 7
     """The time of a message of the server."""
+    EVENT = 8
+    """An event of a condition, or of a source and type; `value` is its identity."""
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
@@ -135,7 +137,9 @@ class Coverage:
             self.heard = max(self.heard, time)
             return False
         track = self.tracks.get(key)
-        if kind is Kind.LIVE:
+        if kind is Kind.EVENT and track is not None and value in track.live.values:
+            return False  # a refresh of conditions sends it again
+        if kind in (Kind.LIVE, Kind.EVENT):
             return self._live(key, track, time, value)
         if track is None:
             return False

@@ -19,6 +19,7 @@ from agent.base.logs import listed
 from agent.base.metrics import Metrics
 from agent.base.wait import unless
 from agent.contract import Doubt
+from agent.leaf.inputs.formats.message import TopicNames
 from agent.leaf.inputs.opcua import OpcuaOptions, Position, file_problems, parse_position, problems
 from agent.leaf.inputs.opcua.coverage import MAX_HOLES, CoverageFile, Kind, Record, digest
 from agent.leaf.inputs.shared import NO_SERVER, LocalServer
@@ -49,6 +50,8 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         """Of the variables, by handle."""
         self._readable: dict[bytes, bool] = {}
         """Whether a variable has a history, as far as known in this session."""
+        self._types: dict[str, str] = {}
+        """Names of types of events, by node id."""
         self._lost: str | None = None
         """Why the subscription was given up."""
 
@@ -104,10 +107,11 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
                 reason=listed(lacking, by="; "),
                 effect="looked for at the next connection",
             )
-        if not nodes:
+        if not nodes and not self._options.events:
             raise OpcuaError("it has none of the variables that are selected")
         self._keys, self._readable = [key_of(node) for node in nodes], {}
-        server, meaning = await session.server(), means(nodes)
+        meaning = means([*nodes, *self._notifiers()])
+        server = await session.server()
         subscription = await self._resume(session, server, meaning)
         if subscription is None:
             subscription = await self._begin(session, server, meaning, nodes)
@@ -158,7 +162,7 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
     async def _begin(
         self, session: OpcuaSession, server: str, meaning: str, nodes: Sequence[FollowedNode]
     ) -> Subscription:
-        before, subscription = self._position, await session.subscribe(nodes)
+        before, subscription = self._position, await session.subscribe(nodes, self._notifiers())
         if subscription.refused:
             refused = [f"{node.path} ({status})" for node, status in subscription.refused]
             self._log.warning("variables not followed", reason=listed(refused))
@@ -166,6 +170,8 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
             changed = "the variables that are selected" if before.nodes != meaning else self._lost or _NEW
             why = changed if before.server == server else "the server was restarted"
             await self._open_holes(session, nodes, why)
+        if self._options.events:
+            await session.refresh(subscription)
         self._lost = None
         number = 0 if before is None else before.n
         self._position = Position(server, subscription.id, meaning, 0, 0, n=number)
@@ -188,8 +194,26 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
             self._log.info("history requested", reason=why, variables=len(with_history))
             if self._times.is_behind:
                 await self._doubt()
-        if lost or not stored:
+        if lost or not stored or self._options.events:
             self._missed(why)
+
+    def _notifiers(self) -> list[FollowedNode]:
+        from agent.leaf.inputs.opcua.notifications import FollowedNode
+
+        return [
+            FollowedNode(ident, f"events of {ident}", TopicNames(None, None))
+            for ident in self._options.events
+        ]
+
+    async def _name_types(self, session: OpcuaSession, message: ua.NotificationMessage) -> None:
+        """Learn the names of types of events."""
+        from agent.leaf.inputs.opcua.events import received, type_of
+
+        if self._options.events:
+            kinds = {kind for fields in received(message) if (kind := type_of(fields)) is not None}
+            if unknown := sorted(kinds - self._types.keys()):
+                names = await session.type_names(unknown)
+                self._types |= {kind: name or kind for kind, name in zip(unknown, names, strict=True)}
 
     async def _learn(
         self, session: OpcuaSession, nodes: Sequence[FollowedNode], handles: Sequence[int]
@@ -239,7 +263,8 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
         """Store a notification; False when stopping."""
         from agent.leaf.inputs.opcua.notifications import aware, sort
 
-        sequence, sorted_ = int(message.SequenceNumber), sort(message, nodes)
+        await self._name_types(session, message)
+        sequence, sorted_ = int(message.SequenceNumber), sort(message, nodes, self._types)
         sent = 0.0 if message.PublishTime is None else aware(message.PublishTime).timestamp()
         position = self._position
         assert position is not None, "a subscription has a position"
@@ -253,6 +278,8 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
                 return False
         if not sorted_.pieces[done:] and not await self._reach():
             return False
+        if sorted_.lacks_events:
+            self._missed("the server's queue of events was too short; raise queue")
         if sorted_.waiting:
             keys = [self._keys[handle] for handle in sorted_.waiting]
             await self._note([Record(Kind.ENDED, key, sent) for key in keys])
@@ -313,6 +340,11 @@ class OpcuaInput(SessionInput[OpcuaOptions]):
             coverage.note(record)
 
         for item in items:
+            if item.event is not None:
+                records.append(Record(Kind.EVENT, item.event, item.time, item.value))
+                if coverage.note(records[-1]):
+                    new.append(item)
+                continue
             key, path = self._keys[item.handle], nodes[item.handle].path
             if kind is Kind.LIVE and coverage.went_back(key, item.time):
                 backwards.append(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -24,7 +24,7 @@ from agent.base.clock import wall_ns
 from agent.contract import Letter
 from agent.leaf.inputs.formats import split_valid
 from agent.leaf.inputs.formats.message import TopicNames
-from agent.leaf.inputs.opcua import coverage
+from agent.leaf.inputs.opcua import coverage, events
 
 PIECE_BYTES: Final = contract.MAX_BATCH_BYTES // 2
 """Bytes of readings that end a piece."""
@@ -54,6 +54,8 @@ class Item(NamedTuple):
     letter: Letter | None
     overflowed: bool = False
     """Whether the server dropped values before it."""
+    event: bytes | None = None
+    """The key of an event."""
 
 
 class NotificationPiece(Struct, frozen=True):
@@ -69,6 +71,8 @@ class SortedNotification(Struct):
 
     pieces: list[list[Item]]
     waiting: list[int]
+    lacks_events: bool = False
+    """Whether the server dropped events."""
 
 
 def key_of(node: FollowedNode) -> bytes:
@@ -81,8 +85,10 @@ def means(nodes: Sequence[FollowedNode]) -> str:
     return hashlib.sha256(_encode(nodes)).hexdigest()[:16]
 
 
-def sort(message: ua.NotificationMessage, nodes: Sequence[FollowedNode]) -> SortedNotification:
-    """Decode a message."""
+def sort(
+    message: ua.NotificationMessage, nodes: Sequence[FollowedNode], types: Mapping[str, str] = {}
+) -> SortedNotification:
+    """Decode a message; `types` names types of events."""
     items: list[Item] = []
     waiting: list[int] = []
     for handle, data in changes(message):
@@ -91,7 +97,14 @@ def sort(message: ua.NotificationMessage, nodes: Sequence[FollowedNode]) -> Sort
                 waiting.append(handle)
             else:
                 items.append(item(handle, nodes[handle], data, time_of(data, message)))
-    return SortedNotification(list(pieces(items)), waiting)
+    lacks_events = False
+    sent = 0.0 if message.PublishTime is None else aware(message.PublishTime).timestamp()
+    for fields in events.received(message):
+        lacks_events |= events.is_overflow(fields)
+        if not events.is_overflow(fields) and not events.is_refresh(fields):
+            event = events.found(fields, types, sent)
+            items.append(Item(-1, event.time, event.value, event.line, event.letter, event=event.key))
+    return SortedNotification(list(pieces(items)), waiting, lacks_events)
 
 
 def item(handle: int, node: FollowedNode, data: ua.DataValue, time: float) -> Item:

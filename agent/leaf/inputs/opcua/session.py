@@ -27,6 +27,7 @@ from msgspec import Struct, field, structs
 from agent.base.wait import timeout
 from agent.config.keys import SeedError, read_password
 from agent.leaf.inputs.opcua import OpcuaOptions, Position, decoding
+from agent.leaf.inputs.opcua.events import event_filter
 from agent.leaf.inputs.opcua.limits import CallLimit, CallLimits, MessageLimits, OpcuaError, bounded
 from agent.leaf.inputs.opcua.notifications import FollowedNode
 
@@ -241,8 +242,26 @@ class OpcuaSession:
         )
         return list(await _ask(self._service.history_read(parameters)))
 
-    async def subscribe(self, nodes: Sequence[FollowedNode]) -> Subscription:
-        """A new subscription to these variables; the handle of each is its place."""
+    async def type_names(self, types: Sequence[str]) -> list[str | None]:
+        """The browse names of types of events."""
+        return await self.browse_names([ua.NodeId.from_string(kind) for kind in types])
+
+    async def refresh(self, subscription: Subscription) -> None:
+        """Have the present state of all conditions sent; a server need not know how to."""
+        call = ua.CallMethodRequest(
+            ObjectId=standard(ObjectIds.ConditionType),
+            MethodId=standard(ObjectIds.ConditionType_ConditionRefresh),
+            InputArguments=[ua.Variant(subscription.id, ua.VariantType.UInt32)],
+        )
+        with contextlib.suppress(OpcuaError):
+            await _ask(self._service.call([call]))
+
+    async def subscribe(
+        self, nodes: Sequence[FollowedNode], notifiers: Sequence[FollowedNode]
+    ) -> Subscription:
+        """A new subscription to these variables, and to the events of notifiers; the handle of each is its
+        place.
+        """
         options = self._options
         alive = max(1, round(_alive_seconds(options) / options.publish))
         parameters = ua.CreateSubscriptionParameters(
@@ -254,6 +273,7 @@ class OpcuaSession:
         )
         created = await _ask(self._service.create_subscription(parameters, _ignored))
         items = [_item(place, node, options) for place, node in enumerate(nodes)]
+        items += [_events(len(nodes) + place, node, options) for place, node in enumerate(notifiers)]
 
         async def follow(
             some: Sequence[ua.MonitoredItemCreateRequest],
@@ -274,7 +294,7 @@ class OpcuaSession:
             raise
         refused = [
             (node, result.StatusCode.name)
-            for node, result in zip(nodes, results, strict=True)
+            for node, result in zip([*nodes, *notifiers], results, strict=True)
             if not result.StatusCode.is_good()
         ]
         return Subscription(int(created.SubscriptionId), 0, refused=refused)
@@ -382,6 +402,14 @@ def _item(handle: int, node: FollowedNode, options: OpcuaOptions) -> ua.Monitore
             DiscardOldest=True,
         ),
     )
+
+
+def _events(handle: int, node: FollowedNode, options: OpcuaOptions) -> ua.MonitoredItemCreateRequest:
+    one = _item(handle, node, options)
+    one.ItemToMonitor.AttributeId = AttributeIds.EventNotifier
+    one.RequestedParameters.SamplingInterval = 0.0
+    one.RequestedParameters.Filter = event_filter()
+    return one
 
 
 async def _ask(request: Awaitable[Any], seconds: float = ANSWER_SECONDS * 3) -> Any:

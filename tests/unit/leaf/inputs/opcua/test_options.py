@@ -33,6 +33,7 @@ def options(**given: Any) -> OpcuaOptions:
             "url has a user in it; write it as opc.tcp://<host>:4840, and the user in user and password_file",
         ),
         ({"nodes": []}, "nodes is empty"),
+        ({"events": ["Server"]}, "events has 'Server', which is not a node id"),
         ({"queue": 0}, "queue is 0"),
         ({"keep": Seconds(1.0)}, "keep is 1.0 s"),
         ({"publish": Seconds(0.001)}, "publish is 0.001 s"),
@@ -53,6 +54,7 @@ def test_a_mistake_is_named_with_its_remedy(given: dict[str, Any], wrong: str) -
     "given",
     [
         {},
+        {"nodes": [], "events": ["i=2253"]},
         {"security": "sign", **FILES, "user": "u", "password_file": Path("p")},
         {"url": "opc.tcp://localhost:4840", "user": "u", "password_file": Path("p")},
     ],
