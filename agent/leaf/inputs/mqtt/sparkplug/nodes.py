@@ -172,9 +172,8 @@ class EdgeNode(Struct):
     def doubts(self, now: float) -> bool:
         """Tell whether a death with the present `bdSeq` may be that of an earlier connection.
 
-        sparkplug-client 3.2.4 gives each connection the `bdSeq` 0
-        (`findings/sparkplug-client-bdseq-never-grows.sh`), and so does a node that was restarted. Then the
-        deaths are counted.
+        sparkplug-client 3.2.4 gives each connection the `bdSeq` 0 (`SparkplugClient` in its index.js never
+        counts it), and so does a node that was restarted. Then the deaths are counted.
         """
         if self.connections > 1 and self.is_alive:
             self.connections -= 1
