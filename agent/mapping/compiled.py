@@ -33,7 +33,7 @@ from agent.mapping.payload import NotJson, PayloadError, decode
 from agent.mapping.presets import complete, names
 from agent.mapping.schema import Map, MapRecord
 from agent.mapping.senml import resolve
-from agent.mapping.times import UNITS, Stamp, TimeError, reader, zone_of
+from agent.mapping.times import UNITS, OffsetError, Stamp, TimeError, reader, zone_of
 
 MAX_LEVELS: Final = 8
 """Levels of nested members."""
@@ -53,6 +53,8 @@ _NO_VALUE: Final = ("", "nan", "NaN")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z").match
 _control = re.compile(r"[\x00-\x1f\x7f]").search
 _MAX_DIGITS: Final = 64
+UNKNOWN: Final = "unknown"
+"""Stands for a zone where times without offset are no times."""
 LOCAL_TIME: Final = "local_time"
 """Tag of readings with a local time that a clock change repeats or skips."""
 
@@ -166,16 +168,19 @@ class _Kind:
     def __init__(self, given: MapRecord, domain: str, *, has_topic: bool) -> None:
         self.problems: list[MapProblem] = []
         self._domain = domain
-        topic = given.topic
-        self._topic = None if topic is None else topic.split("/")
-        if topic is not None and (not topic or "#" in topic.split("/")[:-1]):
-            self._tell("topic", f'"{topic:.80}" is not a topic filter', "write it as plant/+/#")
-        if topic is not None and not has_topic:
-            self._tell("topic", "stands with an input that has no topics", "leave it out")
+        self._topic = self._filter("topic", given.topic, has_topic)
+        self._except = [
+            levels
+            for topic in given.except_topics or ()
+            if (levels := self._filter("except_topics", topic, has_topic)) is not None
+        ]
         self._when = self._path("when", given.when)
         at, self._by_member = split_members(given.at or "@")
         self._at = self._path("at", at) or Path("@")
         self.at_text = given.at or "the payload"
+        self._each = self._path("each", given.each)
+        if self._each is not None and self._each.of_payload:
+            self._tell("each", "begins at the payload", "write a path that begins at the record of at")
         self._expand = resolve if given.expand == "senml" else None
         self._device = self._template("device", given.device)
         self._metric = self._template("metric", given.metric)
@@ -195,6 +200,7 @@ class _Kind:
         self._time = self._path("time", given.time)
         self._nanos = self._path("time_nanos", given.time_nanos)
         self._read_time = self._time_reader(given)
+        self._is_zone_unknown = given.zone == UNKNOWN
         self._spoken_for = frozenset(self._used())
         self._names: dict[str, tuple[bool, bool, str | None, str | None]] = {}
         for template in (self._device, self._metric, self._unit, *self._tags.values()):
@@ -216,6 +222,15 @@ class _Kind:
             stood, _, remedy = str(error).partition("; ")
             self._tell(key, stood, remedy)
             return None
+
+    def _filter(self, key: str, topic: str | None, has_topic: bool) -> list[str] | None:
+        if topic is None:
+            return None
+        if not topic or "#" in topic.split("/")[:-1]:
+            self._tell(key, f'"{topic:.80}" is not a topic filter', "write it as plant/+/#")
+        if not has_topic and key == "topic":
+            self._tell(key, "stands with an input that has no topics", "leave it out")
+        return topic.split("/")
 
     def _template(self, key: str, text: str | None) -> Template | None:
         if text is None:
@@ -274,7 +289,7 @@ class _Kind:
         if given.time_nanos is not None and format_ not in UNITS:
             self._tell("time_nanos", f'goes with a number, and time_format is "{format_:.40}"', 'write "s"')
         try:
-            return reader(format_, None if given.zone is None else zone_of(given.zone))
+            return reader(format_, None if given.zone in (None, UNKNOWN) else zone_of(given.zone))
         except TimeError as error:
             stood, _, remedy = str(error).partition("; ")
             self._tell("zone" if "time zone" in stood else "time_format", stood, remedy)
@@ -300,13 +315,17 @@ class _Kind:
         """Return the steps from the payload to a value, or None where they are not plain."""
         if path.steps is None or path.of_payload:
             return path.steps
-        if self._at.steps is None or self._by_member:
+        if path.of_parent:
+            return None
+        if self._at.steps is None or self._by_member or self._each is not None:
             # Records of a list: their paths compare among themselves only.
             return None if path.steps is None else ("\0record", *path.steps)
         return (*self._at.steps, *path.steps)
 
     def apply(self, run: _Run, payload: Any, topic: str, levels: Sequence[str]) -> None:
         if self._topic is not None and not fits(self._topic, levels):
+            return
+        if any(fits(topic, levels) for topic in self._except):
             return
         memo: dict[str, Any] = {}
         whole = Place(payload, payload, topic, levels, "", memo)
@@ -326,17 +345,31 @@ class _Kind:
                 run.nothing.append(f"no object at {self.at_text}")
                 return
             for key, record in islice(found.items(), MAX_RECORDS):
-                self._record(run, Place(record, payload, topic, levels, key, memo), key or '""')
-        elif type(found) is list:
+                self._spread(run, Place(record, payload, topic, levels, key, memo), key or '""')
+        elif type(found) is list and self._at.text != "$":
             for number, record in enumerate(islice(found, MAX_RECORDS)):
                 at = str(number)
-                self._record(run, Place(record, payload, topic, levels, at, memo), f"record {at}")
+                self._spread(run, Place(record, payload, topic, levels, at, memo), f"record {at}")
         else:
-            self._record(run, Place(found, payload, topic, levels, "", memo), "")
+            self._spread(run, Place(found, payload, topic, levels, "", memo), "")
             return
         if not found:
             run.no_value += 1
         elif len(found) > MAX_RECORDS:
+            run.refuse(f"{len(found) - MAX_RECORDS} records", f"beyond {MAX_RECORDS} records of a payload")
+
+    def _spread(self, run: _Run, place: Place, name: str) -> None:
+        """Take a record of `at`, or those of `each` in it."""
+        if self._each is None:
+            self._record(run, place, name)
+            return
+        found = self._each.look(place)
+        if type(found) is not list:
+            found = [] if found is MISSING else [found]
+        for number, record in enumerate(islice(found, MAX_RECORDS)):
+            inner = place._replace(record=record, parent=place.record, key=place.key or str(number))
+            self._record(run, inner, f"{name} {number}".strip())
+        if len(found) > MAX_RECORDS:
             run.refuse(f"{len(found) - MAX_RECORDS} records", f"beyond {MAX_RECORDS} records of a payload")
 
     def _record(self, run: _Run, place: Place, name: str) -> None:
@@ -380,11 +413,12 @@ class _Kind:
             if value is not None and value != "":
                 try:
                     ts, mark = self._read_time(value, None if self._nanos is None else self._nanos.at(place))
+                    if mark is not None:
+                        tags[LOCAL_TIME] = mark
                 except TimeError as error:
-                    run.refuse(name or "time", str(error))
-                    return None
-                if mark is not None:
-                    tags[LOCAL_TIME] = mark
+                    if not (self._is_zone_unknown and isinstance(error, OffsetError)):
+                        run.refuse(name or "time", str(error))
+                        return None
         if ts is None:
             ts = contract.machine_time(run.now_ns)
             run.is_dated = False
@@ -440,7 +474,8 @@ class _Kind:
 
     def _nested(self, run: _Run, record: _Record, name: str, value: Any, level: int, *, taken: bool) -> None:
         if not value:
-            run.no_value += 1
+            run.no_value += taken
+            run.left = run.left or not taken
         elif type(value) is list and not _has_nested(value):
             if taken:
                 self._walk_one(run, record, name, value)
@@ -611,6 +646,8 @@ class Mapping:
 
         `now_ns` is the arrival in ns since 1970; readings with that as their time get the tag `mark`.
         """
+        if not payload:
+            return Mapped(b"", 0, no_value=1, is_dated=False)
         try:
             value, is_strict = decode(payload)
         except PayloadError as error:
@@ -648,8 +685,12 @@ def compile_map(given: Map, domain: str, *, has_topic: bool = True, separator: s
         problems.append(
             MapProblem("record", f"{len(whole.record)} are too many", f"write at most {_MAX_RECORDS}")
         )
+    records = whole.record
+    if not has_topic and given.preset is not None and not given.record:
+        # A preset's records for topics find none here; others of it may fit.
+        records = [record for record in records if record.topic is None] or records
     kinds = []
-    for number, record in enumerate(whole.record[:_MAX_RECORDS] or [whole], 1):
+    for number, record in enumerate(records[:_MAX_RECORDS] or [whole], 1):
         kind = _Kind(_inherited(record, whole), domain, has_topic=has_topic)
         kinds.append(kind)
         for problem in kind.problems:

@@ -28,7 +28,12 @@ _ALLOWED: Final = (
     *("function_expression", "identity", "index", "index_expression", "literal", "not_expression"),
     *("or_expression", "pipe", "projection", "slice", "subexpression", "value_projection"),
 )
-_FUNCTIONS: Final = ("contains", "ends_with", "join", "length", "not_null", "starts_with", "to_string")
+_INNER: Final = (
+    *("filter_projection", "flatten", "index_expression", "projection", "subexpression", "value_projection"),
+)
+_FUNCTIONS: Final = (
+    *("contains", "ends_with", "join", "length", "not_null", "starts_with", "to_string", "type"),
+)
 _PART: Final = re.compile(r"\{([^{}]*)\}")
 _TOPIC: Final = re.compile(r"(0|[1-9][0-9]?)(\+?)\Z")
 _encode = msgspec.json.Encoder().encode
@@ -50,6 +55,8 @@ class Place(NamedTuple):
     key: str
     memo: dict[str, Any]
     """Values of costly paths in this payload."""
+    parent: Any = None
+    """The record around a record of `each`."""
 
 
 class Path:
@@ -60,7 +67,8 @@ class Path:
             raise PathError(f"a path of {len(text)} characters; write 1 to {MAX_PATH}")
         self.text = text
         self.of_payload = text == "$" or text.startswith("$.")
-        inner = (text.removeprefix("$.") if text != "$" else "@") if self.of_payload else text
+        self.of_parent = text.startswith("^.")
+        inner = "@" if text == "$" else text.removeprefix("$.").removeprefix("^.")
         tree = _tree(inner)
         self.steps = _steps(tree)
         self.find: Callable[[Any], Any] = _search(tree) if self.steps is None else _lookup(self.steps)
@@ -74,7 +82,7 @@ class Path:
     def look(self, place: Place) -> Any:
         """Return the value at a place, or `MISSING`."""
         if not self.of_payload:
-            return self.find(place.record)
+            return self.find(place.parent if self.of_parent else place.record)
         if self.steps is not None:
             return self.find(place.payload)
         # Once a payload, as each of its records would search it again.
@@ -108,6 +116,9 @@ def _check(node: Mapping[str, Any], text: str) -> None:
         raise PathError(f"{text!r:.80} has a {kind.replace('_', ' ')}, which a mapping has not; leave it out")
     if kind == "function_expression" and node["value"] not in _FUNCTIONS:
         raise PathError(f"{text!r:.80} calls {node['value']}; take one of {', '.join(_FUNCTIONS)}")
+    if kind in _INNER and node["children"][0]["type"] == "not_expression":
+        # jmespath 1.1.0 reads !a.b as (!a).b, which finds nothing.
+        raise PathError(f"{text!r:.80} has ! before a longer path; write it as !(a.b)")
     for child in node["children"]:
         if isinstance(child, dict):
             _check(child, text)

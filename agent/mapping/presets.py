@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import fields, replace
 
-from agent.mapping.schema import Map, MapRecord
+from agent.mapping.schema import Map
 
 _FOLDER: Final = Path(__file__).parent / "presets"
 _OWN: Final = ("name", "about", "preset", "record")
@@ -40,18 +40,13 @@ def load(name: str) -> Map:
 
 
 def complete(given: Map) -> Map:
-    """Return a map whose absent keys are those of its preset. Raises `KeyError` for an unknown preset."""
+    """Return a map whose absent keys are those of its preset; the preset's records keep their own. Raises
+    `KeyError` for an unknown preset.
+    """
     if given.preset is None:
         return given
     preset = load(given.preset)
-    own = _given(given)
-    records = [replace(record, **_over(record, own)) for record in preset.record]
-    return replace(
-        preset,
-        name=given.name,
-        **own,
-        record=[*records, *given.record],
-    )
+    return replace(preset, name=given.name, **_given(given), record=[*preset.record, *given.record])
 
 
 def _given(map_: Map) -> dict[str, Any]:
@@ -60,8 +55,3 @@ def _given(map_: Map) -> dict[str, Any]:
         for field in fields(map_)
         if field.name not in _OWN and (value := getattr(map_, field.name)) is not None
     }
-
-
-def _over(record: MapRecord, own: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of a preset's record that the map replaces."""
-    return {name: value for name, value in own.items() if getattr(record, name, None) is not None}

@@ -18,8 +18,10 @@ class MapRecord(Struct, forbid_unknown_fields=True, kw_only=True):
     the value of its `[[map]]`."""
 
     topic: str | None = None
+    except_topics: list[str] | None = None
     when: str | None = None
     at: str | None = None
+    each: str | None = None
     expand: Literal["senml"] | None = None
     device: str | None = None
     metric: str | None = None
@@ -40,7 +42,8 @@ class MapRecord(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Map(MapRecord, forbid_unknown_fields=True, kw_only=True):
     """Turns payloads of other shapes into readings (role leaf). Inputs and their topics name it. With a
-    `preset` it begins with a shipped mapping, and each key given here replaces that of the preset."""
+    `preset` it begins with a shipped mapping. Each key given here replaces that of the preset; the preset's
+    records keep keys of their own."""
 
     name: str
     about: str = ""

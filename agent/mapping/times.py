@@ -28,6 +28,10 @@ class TimeError(ValueError):
     """A time can't be read; the text has fault and remedy."""
 
 
+class OffsetError(TimeError):
+    """A time has no offset, and its zone is unknown."""
+
+
 class Stamp(NamedTuple):
     """RFC 3339 text, and the mark of a doubtful local time."""
 
@@ -116,7 +120,7 @@ def _rfc3339(value: Any, zone: ZoneInfo | None) -> Stamp:
                 raise TimeError(f"time {value!r:.60} is not in the calendar") from None
             return _in_zone(local, match[3] or "", zone)
         if _LOCAL.match(value) is not None:
-            raise TimeError(f"time {value!r:.60} has no offset; set zone")
+            raise OffsetError(f"time {value!r:.60} has no offset; set zone")
     raise TimeError(f"time {value!r:.60} is not RFC 3339; see time_format")
 
 
@@ -133,7 +137,7 @@ def _strptime(value: Any, format_: str, zone: ZoneInfo | None) -> Stamp:
     except (ValueError, OverflowError):
         raise TimeError(f"time {value!r:.60} is not as {format_!r:.60}") from None
     if zone is None:
-        raise TimeError(f"time {value!r:.60} has no offset; set zone")
+        raise OffsetError(f"time {value!r:.60} has no offset; set zone")
     return _in_zone(whole, fraction, zone)
 
 

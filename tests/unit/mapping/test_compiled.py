@@ -241,22 +241,22 @@ def test_of_two_members_with_one_name_the_last_counts() -> None:
     assert values(b'{"a":1,"a":2}') == {"a": 2}
 
 
-def test_a_preset_is_begun_with_and_each_given_key_replaces_its_own() -> None:
+def test_a_given_key_replaces_that_of_a_preset_but_none_of_its_records() -> None:
     up = {
         "time": "2022-07-18T09:34:15.775023242+00:00",
         "deviceInfo": {"devEui": "01", "deviceName": "n"},
         "object": {"t": 1},
         "rxInfo": [{"gatewayId": "g", "rssi": -36, "snr": 10.5, "context": "x"}],
     }
+    expected = {("01", "t"), ("01", "gateway_rssi"), ("01", "gateway_snr")}
     found = rows(mapped(up, preset="chirpstack"))
-    assert {row["ts"] for row in found} == {"2022-07-18T09:34:15.775023242+00:00"}
-    assert {(row["device"], row["metric"]) for row in found} == {
-        ("01", "t"),
-        ("01", "gateway_rssi"),
-        ("01", "gateway_snr"),
+    assert {(row["device"], row["metric"]) for row in found} == expected
+    named = rows(mapped(up, preset="chirpstack", device="{$.deviceInfo.deviceName}", metric="x_{member}"))
+    assert {(row["device"], row["metric"]) for row in named} == {
+        ("n", "x_t"),
+        ("n", "gateway_rssi"),
+        ("n", "gateway_snr"),
     }
-    named = rows(mapped(up, preset="chirpstack", device="{$.deviceInfo.deviceName}", metric="{member}"))
-    assert {(row["device"], row["metric"]) for row in named} == {("n", "t"), ("n", "rssi"), ("n", "snr")}
 
 
 @pytest.mark.parametrize(
@@ -306,16 +306,60 @@ def test_senml_is_resolved() -> None:
     ]
     keys: dict[str, Any] = {"expand": "senml", "value": "v", "metric": "{n}", "unit": "{u}"}
     found = mapped(pack, time="t", time_format="s", **keys)
-    assert [(row["ts"], row["metric"], row["value"], row["tags"]["unit"]) for row in rows(found)] == [
+    assert [
+        (row["ts"], row["metric"], row["value"], row.get("tags", {}).get("unit")) for row in rows(found)
+    ] == [
         ("2010-06-08T18:01:16Z", "urn:dev:ow:1;v", 120.1, "V"),
         ("2010-06-08T18:01:11Z", "urn:dev:ow:1;c", 1.2, "A"),
         ("2010-06-08T18:01:16Z", "urn:dev:ow:1;x", "hi", "A"),
         ("2010-06-08T18:01:16Z", "urn:dev:ow:1;d", True, "A"),
+        ("2010-06-08T18:01:16Z", "urn:dev:ow:1;s_sum", 3, None),
     ]
     assert [name for name, _ in found.odd] == ["record 5", "record 7"]
-    assert found.no_value == 1
+    assert odd([{"a": 1}], expand="senml") == {"record 0": "it has no value of SenML"}
     relative = rows(mapped([{"n": "a", "t": -2, "v": 1}], time="t", time_format="s", **keys))
     assert relative[0]["ts"] == "2023-11-14T22:13:18Z"
+
+
+def test_records_in_records_have_their_parent() -> None:
+    found = rows(
+        mapped(
+            {"k": {"name": "p", "list": [{"v": 1}, {"v": 2}]}, "j": {"name": "q", "list": []}, "i": {}},
+            at="*",
+            each="list",
+            device="{^.name}",
+            metric="{key}",
+            value="v",
+        )
+    )
+    assert [(row["device"], row["metric"], row["value"]) for row in found] == [("p", "k", 1), ("p", "k", 2)]
+    assert "each: begins at the payload" in problems(each="$.a")[0]
+
+
+def test_topics_are_excepted() -> None:
+    keys: dict[str, Any] = {"except_topics": ["a/+/set", "b/#"], "empty": "skip"}
+    assert mapped(1, "a/b/set", **keys).no_value == 1
+    assert mapped(1, "b/x", **keys).no_value == 1
+    assert mapped(1, "a/b/c", **keys).count == 1
+    assert "except_topics" in problems(except_topics=["a/#/b"])[0]
+
+
+def test_an_array_is_one_record_where_the_mapping_says_so() -> None:
+    assert values([1, 2], at="$", value="@", metric="m") == {"m": [1, 2]}
+    assert values(["a", "b"], at="$", value="@", metric="m") == {"m": '["a","b"]'}
+
+
+def test_an_empty_payload_is_no_value() -> None:
+    found = mapped(b"", value="v")
+    assert (found.count, found.no_value, found.odd) == (0, 1, [])
+
+
+def test_a_negation_before_a_longer_path_is_refused() -> None:
+    assert problems(when="a && !b.c") == [
+        "when: 'a && !b.c' has ! before a longer path; write it as !(a.b)",
+    ]
+    assert values({"a": 1, "b": {}}, when="a && !(b.c)") == {"a": 1}
+    assert values({"a": [{"c": 1}, {"b": 2}]}, at="a[?!c]") == {"b": 2}
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -328,7 +372,7 @@ MAPS = st.fixed_dictionaries(
     optional={
         "at": st.sampled_from(["@", "a", "*", "a[]", "a.*", "[0]"]),
         "value": st.sampled_from(["v", "a", "a.b", "a || b", "[0]"]),
-        "device": st.sampled_from(["{a}", "{$.a}", "{1}", "d{key}", "{2+}"]),
+        "device": st.sampled_from(["{a}", "{^.a}", "{$.a}", "{1}", "d{key}", "{2+}"]),
         "metric": st.sampled_from(["{member}", "{a}{member}", "m"]),
         "time": st.sampled_from(["t", "$.t", "a"]),
         "time_format": st.sampled_from(["s", "ms", "rfc3339"]),
@@ -338,6 +382,7 @@ MAPS = st.fixed_dictionaries(
         "numbers": st.booleans(),
         "empty": st.sampled_from(["refuse", "skip"]),
         "expand": st.just("senml"),
+        "each": st.sampled_from(["@", "a", "[?a]"]),
     },
 )
 
