@@ -114,7 +114,7 @@ async def test_a_preset_brings_its_topics_and_retained_values_with_a_time_have_n
     topic = "application/a/device/01/event/up"
     await asyncio.to_thread(publish, broker.port, topic, text(up), retain=True)
     options = mqtt(broker, topics=[], preset=Map(name="chirpstack", preset="chirpstack"))
-    assert options.filters == ["application/+/device/+/event/up"]
+    assert options.filters == ["application/+/device/+/event/+"]
     for _ in range(2):
         async with running(options) as one:
             await one.stored(1)
