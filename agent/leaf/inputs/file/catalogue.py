@@ -192,15 +192,12 @@ class Catalogue:
         )
 
     def finish(self, one: Tracked) -> None:
-        """Note a generation as read and left. Forget one without content, which only its inode would tell."""
+        """Note a generation as read and left."""
         if one.reader is not None:
             one.known = one.known.at(one.reader.offset, one.reader.fingerprint)
         one.known = one.known._replace(status=Status.DONE)
         one.close()
         one.verified = None
-        copied = {other.known.of for other in self.tracked.values() if other.known.status is Status.COPY}
-        if not one.known.offset and one.known.id not in copied:
-            del self.tracked[one.known.id]
 
     def _match(self, found: Iterable[Found]) -> _Look:
         found = list(found)
@@ -226,16 +223,16 @@ class Catalogue:
             if match is not None and match.known.status is Status.PASSED and file.live:
                 del self.tracked[match.known.id]  # it has a name that is followed, and none of it was read
                 match = None
-            if match is not None and (not file.size or match.known.offset or match.reader is not None):
-                seen.placed[match.known.id] = file
-                continue
-            seen.unknown.append(file)
-            if match is not None:
+            if match is not None and file.size and not match.known.offset and match.reader is None:
                 seen.unread[file.path] = match
                 seen.unsure.add(match.known.id)
-            for one in own:
-                if match is None or one.known.offset:
+                seen.unknown.append(file)
+            elif match is None:
+                seen.unknown.append(file)
+                for one in own:
                     seen.changed.setdefault(one.known.id, file)
+            else:
+                seen.placed[match.known.id] = file
         return seen
 
     def _settle_copies(self, seen: _Look) -> None:
@@ -330,9 +327,7 @@ class Catalogue:
                     break
 
     def _judge(self, seen: _Look) -> None:
-        live = {
-            key_of(file.home): file for file in seen.unknown if file.live and file.path not in seen.unread
-        }
+        live = {key_of(file.home): file for file in seen.unknown if file.live}
         for one in sorted(self._without_file(seen), key=_likeliest) if seen.unknown else ():
             file = seen.changed.get(one.known.id)
             if file not in seen.unknown:
@@ -556,7 +551,7 @@ class Catalogue:
                 continue
             one.found = None
             one.missing += 1
-        for one in list(self.tracked.values()):
+        for one in self.tracked.values():
             is_lost = one.open and one.missing >= _LOST and one.reader is None
             if is_lost and (one.known.home in self._live or one.known.id in seen.changed):
                 self._lose(one, one.path or self._path_of(one))

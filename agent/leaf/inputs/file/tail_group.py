@@ -92,22 +92,18 @@ class TailGroup:
         self._before = None if position is None else parse_position(position)
         self._kept = None if kept is None else parse_kept(kept)
         self._until = until
-        self._catalogue = self._restore(self._before if until is None else parse_position(until))
+        newest = self._before if until is None else parse_position(until)
+        self._catalogue = self._restore(newest)
         self._number = 0 if self._kept is None else self._kept.c
         """Of the saved catalogue."""
         self._saved = {} if self._kept is None else self._kept.generations()
         self._saved_looked = set() if self._kept is None else set(self._catalogue.looked)
-        read = {
-            number: one for number, one in self._saved.items() if one.status in (Status.OPEN, Status.DONE)
-        }
-        if self._before is None:
-            self.is_from_older_state = any(one.offset for one in read.values())
-        else:
-            told = self._before.generations() if self._number < self._before.c else read
-            self.is_from_older_state = not read.keys() <= told.keys()
+        read = {one.id: one for one in self._saved.values() if one.status in (Status.OPEN, Status.DONE)}
+        self.is_from_older_state = newest is None and any(one.offset for one in read.values())
         """Whether more may be stored of a file than the catalogue knows, which alone tells its place."""
-        if self._before is not None:
-            self._number = max(self._number, self._before.c)
+        if newest is not None and self._number < newest.c:
+            self._number = newest.c
+            self.is_from_older_state = not read.keys() <= newest.generations().keys()
         self._told = set(self._catalogue.tracked)
         """Generations in the catalogue that is kept, or in the position that is stored."""
         self._tries = 0

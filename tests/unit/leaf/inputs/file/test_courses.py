@@ -216,13 +216,28 @@ def test_a_short_new_file_is_no_copy_of_a_file_that_the_next_look_finds() -> Non
     assert not course.reader.doubts
 
 
-def test_a_file_that_an_older_catalogue_takes_for_unread_is_named() -> None:
-    course = Files()
-    course.begin({"a"}, stores=False)
+def test_a_rotated_file_that_is_taken_for_another_path_is_named_where_the_catalogue_is_older() -> None:
+    course = RotatedFilesMatchToo()
+    course.begin({"b"}, stores=False)
     course.back_up_the_state_directory()
-    course.rotate_by_renaming("a")
+    course.rename_over_another("b", "c", rotations=2, looks=0, restarts=False)
+    course.rename_over_another("c", "b", rotations=0, looks=0, restarts=False)
+    course.write_more_than_a_batch("b")
+    course.delete("c", rest=False)
+    course.restore_the_state_directory()
+    course.delete("a", rest=False)
+    course.teardown()
+    assert [text for text in course.reader.twice if "new to an older state" in text and "c.log.1" in text]
+
+
+def test_an_older_catalogue_is_named_where_a_piece_is_read_again() -> None:
+    course = Files()
+    course.begin({"a", "b", "c"}, stores=False)
+    course.back_up_the_state_directory()
+    course.rename_over_another("a", "b", rotations=1, looks=1, restarts=False)
+    course.die_between_parts()
     course.write("a", 1)
-    course.replace_by_a_grown_copy("a", restarts=False, writes=False)
+    course.die_between_parts()
     course.restore_the_state_directory()
     course.teardown()
 

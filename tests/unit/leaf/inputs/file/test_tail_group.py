@@ -396,6 +396,63 @@ def test_what_was_rotated_after_an_older_catalogue_was_kept_is_read_again_and_na
     assert doubt.startswith(f"{tmp_path}/a.log.2 is new to an older state")
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_file_that_was_read_further_than_the_catalogue_knows_is_named(
+    tmp_path: Path, reader_of: Callable[..., Reader], lost: bool
+) -> None:
+    """`lost`: so is the position, of which only the catalogue tells."""
+    path, other = tmp_path / "a.log", tmp_path / "b.log"
+    append(path, "1\n")
+    reader = reader_of(path, other)
+    reader.settle()
+    append(other, "2\n")
+    reader.settle()
+    older = reader.kept
+    append(path, "3\n")
+    path.rename(tmp_path / "a.log.1")
+    append(path, "4\n")
+    reader.settle()
+    reader.kept = older
+    reader.position = None if lost else reader.position
+    reader.restart()
+    reader.settle()
+    assert reader.stored.count("3") == 2
+    assert "all files are read from an older state" in reader.twice
+
+
+def test_a_path_that_appears_after_an_older_state_was_restored_leaves_no_doubt(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    append(tmp_path / "a.log", "1\n")
+    reader = reader_of(tmp_path / "*.log")
+    reader.settle()
+    reader.kept = None
+    reader.restart()
+    reader.settle()
+    append(tmp_path / "b.log", "2\n")
+    reader.settle()
+    assert reader.stored == ["1", "2"]
+    assert not reader.doubts
+
+
+@pytest.mark.parametrize(("size", "restarts"), [(300, False), (3000, True)])
+def test_a_shorter_file_with_the_header_of_a_deleted_one_leaves_no_doubt_under_another_name(
+    tmp_path: Path, reader_of: Callable[..., Reader], size: int, restarts: bool
+) -> None:
+    """The deleted one is open, or a whole kilobyte tells the files apart."""
+    header = "# a header\n"
+    append(tmp_path / "a.log", header + "a" * size + "\n")
+    reader = reader_of(tmp_path / "*.log")
+    reader.settle()
+    (tmp_path / "a.log").unlink()
+    append(tmp_path / "b.log", header + "b" * (size // 2) + "\n")
+    if restarts:
+        reader.restart()
+    reader.settle()
+    assert len(reader.stored) == 4
+    assert not reader.doubts
+
+
 @pytest.mark.parametrize("first", [1, 30, 300])
 def test_a_line_behind_nuls_is_read_wherever_a_read_begins(
     tmp_path: Path, reader_of: Callable[..., Reader], first: int
