@@ -481,10 +481,11 @@ class Catalogue:
     def _begin_live(self, known: Generation, file: Found, probe: Probe, seen: _Look) -> bool:
         """Begin a file at its path; False where the next look decides."""
         first = probe.head(FINGERPRINT_BYTES)
-        for one in [self.tracked[number] for number in seen.placed]:
+        for number, place in seen.placed.items():
+            one = self.tracked[number]
             is_read = one.known.offset and one.known.status is not Status.PASSED
             if is_read and one.known.may_begin(first) and probe.holds(one.known):
-                reason = f"begins with all that was read of {one.path}, and is read as well"
+                reason = f"begins with all that was read of {place.path}, and is read as well"
                 self._name("twice", file.path, reason)
                 break
         else:
@@ -493,8 +494,8 @@ class Catalogue:
             elif not self._name_copy(file, probe, seen):
                 return False
         if self._from_end:
-            place = probe.line_end(probe.size)
-            known = known.at(place, probe.at(place))
+            end = probe.line_end(probe.size)
+            known = known.at(end, probe.at(end))
         self._add(known, file, seen)
         return True
 
@@ -526,7 +527,7 @@ class Catalogue:
 
     def _name_copy(self, file: Found, probe: Probe, seen: _Look) -> bool:
         """Name a new file that may begin a lost one; False if the next look may find that one."""
-        lost = [one for one in self._without_file(seen) if _may_be_begun(one, probe)]
+        lost = [one for one in self._without_file(seen) if _may_be_begun(one, file, probe)]
         if any(one.reader is None and not _is_gone(one, seen) for one in lost):
             return False
         if lost:
@@ -553,7 +554,7 @@ class Catalogue:
             one.missing += 1
         for one in self.tracked.values():
             is_lost = one.open and one.missing >= _LOST and one.reader is None
-            if is_lost and (one.known.home in self._live or one.known.id in seen.changed):
+            if is_lost and (self._live or one.known.id in seen.changed):  # else its folder may be absent
                 self._lose(one, one.path or self._path_of(one))
 
     def _warn(self, now: float) -> None:
@@ -594,7 +595,7 @@ class Catalogue:
 
     def _path_of(self, one: Tracked) -> str:
         live = self._live.get(one.known.home)
-        return "a file" if live is None else live.path
+        return f"a file of {listed(self._paths, _SHOWN)}" if live is None else live.path
 
     def _make_room(self) -> None:
         if len(self.tracked) < MAX_KNOWN:
@@ -642,13 +643,15 @@ def _is_gone(one: Tracked, seen: _Look) -> bool:
     return one.missing > 0
 
 
-def _may_be_begun(one: Tracked, probe: Probe) -> bool:
+def _may_be_begun(one: Tracked, file: Found, probe: Probe) -> bool:
     """Tell whether a file may be the beginning of all that was read of a generation."""
     known = one.known
     if not one.open or known.offset <= probe.size:
         return False
-    if one.reader is not None:
-        return one.reader.resembles(probe)
+    if one.reader is not None:  # one line alone may be the header of any file
+        return probe.size > len(one.reader.fingerprint.first_line()) and one.reader.resembles(probe)
+    if one.path and known.home != key_of(file.home):
+        return False
     head = probe.head(known.head_bytes)
     if len(head) == FINGERPRINT_BYTES:
         return head_digest(head) == known.head

@@ -76,6 +76,9 @@ class Fingerprint(NamedTuple):
             tail = (self.tail + tail)[-FINGERPRINT_BYTES:]
         return Fingerprint(head, tail)
 
+    def first_line(self) -> bytes:
+        return self.head[: self.head.find(b"\n") + 1]
+
     def last_line(self) -> bytes:
         return self.tail[self.tail.rfind(b"\n", 0, -1) + 1 :]
 

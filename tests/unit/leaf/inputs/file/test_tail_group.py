@@ -436,7 +436,7 @@ def test_a_path_that_appears_after_an_older_state_was_restored_leaves_no_doubt(
 
 
 @pytest.mark.parametrize(("size", "restarts"), [(300, False), (3000, True)])
-def test_a_shorter_file_with_the_header_of_a_deleted_one_leaves_no_doubt_under_another_name(
+def test_a_shorter_file_with_the_header_of_a_deleted_one_is_no_copy_of_it(
     tmp_path: Path, reader_of: Callable[..., Reader], size: int, restarts: bool
 ) -> None:
     """The deleted one is open, or a whole kilobyte tells the files apart."""
@@ -450,7 +450,7 @@ def test_a_shorter_file_with_the_header_of_a_deleted_one_leaves_no_doubt_under_a
         reader.restart()
     reader.settle()
     assert len(reader.stored) == 4
-    assert not reader.doubts
+    assert not reader.twice
 
 
 @pytest.mark.parametrize("first", [1, 30, 300])
