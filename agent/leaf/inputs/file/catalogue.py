@@ -223,14 +223,18 @@ class Catalogue:
             if match is not None and match.known.status is Status.PASSED and file.live:
                 del self.tracked[match.known.id]  # it has a name that is followed, and none of it was read
                 match = None
-            if match is not None and file.size and not match.known.offset and match.reader is None:
+            is_unread = match is not None and not match.known.offset and match.reader is None
+            # Under a name that is not followed it may be anybody's, with a reused inode.
+            is_foreign = not file.home and (match is None or is_unread)
+            if match is None or is_foreign:
+                for one in own:
+                    seen.changed.setdefault(one.known.id, file)
+                if not is_foreign:
+                    seen.unknown.append(file)
+            elif is_unread and file.size:
                 seen.unread[file.path] = match
                 seen.unsure.add(match.known.id)
                 seen.unknown.append(file)
-            elif match is None:
-                seen.unknown.append(file)
-                for one in own:
-                    seen.changed.setdefault(one.known.id, file)
             else:
                 seen.placed[match.known.id] = file
         return seen

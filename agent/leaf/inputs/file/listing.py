@@ -108,6 +108,7 @@ class _Look:
             fit, dotted = _pattern(head).match, head.startswith(".")
             for entry in self._list(folder):
                 if entry.name.startswith(".") and not dotted:
+                    self._may_be_sought(entry, path)
                     continue
                 homes = frozenset(
                     f"{folder.rstrip('/')}/{name}" for name in live_names(entry.name) if fit(name)

@@ -370,15 +370,17 @@ def test_what_a_cut_file_held_is_forgotten_with_the_next_position_that_is_stored
     assert len(one.lost) == 1
 
 
+@pytest.mark.parametrize("pattern", ["a.log", "*.log"])
+@pytest.mark.parametrize("name", ["put aside.txt", ".nfs0000000000773afb5c231189"])
 def test_the_rest_of_a_file_is_read_under_any_name_in_its_folder(
-    reader: Callable[..., Reader], path: Path
+    reader: Callable[..., Reader], path: Path, pattern: str, name: str
 ) -> None:
     append(path, text(numbered(0, 5)))
-    one = reader(path)
+    one = reader(path.with_name(pattern))
     one.settle()
     one.following.close()
     append(path, text(numbered(5, 7)))
-    path.rename(path.with_name("put aside.txt"))
+    path.rename(path.with_name(name))
     append(path, text(numbered(7, 9)))
     one.restart()
     one.settle()
@@ -405,3 +407,21 @@ def test_the_rest_of_a_copy_is_read_after_a_kill_though_no_catalogue_tells_that_
     one.settle()
     assert sorted(one.stored) == sorted([*numbered(0, 40_000), "new"])
     assert not one.doubts
+
+
+@pytest.mark.parametrize("pattern", ["a.log", "*.log"])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_another_file_that_has_the_inode_of_a_deleted_one_is_not_read_under_a_name_that_is_not_followed(
+    reader: Callable[..., Reader], path: Path, pattern: str, is_read: bool
+) -> None:
+    append(path, text(numbered(0, 5)))
+    one = reader(path.with_name(pattern))
+    one.look(take=is_read)
+    one.following.close()
+    path.write_text("secret\n")
+    path.rename(path.with_name("notes.txt"))  # as if it was created with that inode
+    append(path, text(numbered(5, 9)))
+    one.restart()
+    one.settle()
+    assert one.stored == numbered(0 if is_read else 5, 9)
+    assert len(one.lost) == 1
