@@ -13,6 +13,7 @@ NAMES: Final[tuple[str, ...]] = (
     "wire",
     "sizing",
     "rules",
+    "mapped",
     "plant",
     "footprint",
     "relink",

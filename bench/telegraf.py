@@ -41,19 +41,29 @@ def program(*, sender: bool = False) -> Path:
     return path.resolve()
 
 
-def _build(path: Path, tags: str) -> None:
+def json_v2() -> Path:
+    """The built bench/json_v2.go, which has the parser alone. Raises `RuntimeError`."""
+    path = _BUILT / "json_v2" / f"json_v2-{VERSION}"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(__file__).parent / "json_v2.go", path.parent / "main.go")
+        _build(path, "", ".")
+    return path.resolve()
+
+
+def _build(path: Path, tags: str, package: str = f"{_MODULE}/cmd/telegraf") -> None:
     go = shutil.which("go")
     if go is None:
         raise RuntimeError(
             f"Telegraf {VERSION} has to be compiled and there is no Go: install {_GO} or later"
         )
-    _BUILT.mkdir(parents=True, exist_ok=True)
-    (_BUILT / "go.mod").write_text(
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / "go.mod").write_text(
         f"module bench.invalid/telegraf\n\ngo {_GO}\n\nrequire {_MODULE} v{VERSION}\n"
     )
-    command = [go, "build", "-mod=mod", "-tags", tags, "-o", path.name, f"{_MODULE}/cmd/telegraf"]
+    command = [go, "build", "-mod=mod", "-tags", tags, "-o", path.name, package]
     print(f"compiling Telegraf {VERSION}, which takes some minutes once", flush=True)
-    done = subprocess.run(command, cwd=_BUILT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:]
         raise RuntimeError(

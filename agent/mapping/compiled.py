@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from agent import contract
 from agent.mapping.paths import (
@@ -367,7 +367,7 @@ class _Kind:
         if type(found) is not list:
             found = [] if found is MISSING else [found]
         for number, record in enumerate(islice(found, MAX_RECORDS)):
-            inner = place._replace(record=record, parent=place.record, key=place.key or str(number))
+            inner = replace(place, record=record, parent=place.record, key=place.key or str(number))
             self._record(run, inner, f"{name} {number}".strip())
         if len(found) > MAX_RECORDS:
             run.refuse(f"{len(found) - MAX_RECORDS} records", f"beyond {MAX_RECORDS} records of a payload")
@@ -628,6 +628,8 @@ def _is_utf8(text: str) -> bool:
 
 def _name_fault(name: str) -> str | None:
     """Return why a text is no name, to follow the noun."""
+    if name.isprintable() and 1 <= len(name) <= contract.MAX_NAME:
+        return None
     if not 1 <= len(name) <= contract.MAX_NAME:
         return f"has {len(name)} characters, and may have 1 to {contract.MAX_NAME}"
     if _control(name):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from jmespath import exceptions
 from jmespath.parser import Parser
 from jmespath.visitor import TreeInterpreter
+from msgspec import Struct
 
 from agent import contract
 
@@ -45,7 +46,7 @@ class PathError(ValueError):
     """A path or template can't be used; the text has fault and remedy."""
 
 
-class Place(NamedTuple):
+class Place(Struct, gc=False):
     """The surroundings of a value: its record with name or number, its payload, and the topic with levels."""
 
     record: Any

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -21,6 +22,8 @@ _EPOCH: Final = datetime(1970, 1, 1)
 _LEAST, _MOST = -62_135_596_800 * 10**9, (contract.EPOCH_LIMIT + 1) * 10**9
 _MAX_TEXT: Final = 64
 _LOCAL: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,9})?\Z")
+_is_time: Final = lru_cache(maxsize=256)(is_time)
+"""All records of a payload have one time, often."""
 REPEATED, SKIPPED = "repeated", "skipped"
 
 
@@ -111,7 +114,7 @@ def _nanos(value: Any) -> int:
 
 def _rfc3339(value: Any, zone: ZoneInfo | None) -> Stamp:
     if type(value) is str and len(value) <= _MAX_TEXT:
-        if is_time(value):
+        if _is_time(value):
             return Stamp(value)
         if zone is not None and (match := _LOCAL.match(value)) is not None:
             try:
