@@ -40,6 +40,8 @@ MAX_LEVELS: Final = 8
 MAX_READINGS: Final = contract.MAX_BATCH_READINGS
 """Readings of one payload, which is a batch's."""
 MAX_RECORDS: Final = 2 * MAX_READINGS
+MAX_MEMBERS: Final = 500_000
+"""Members looked at; records may share an object of the payload, and each looks through it."""
 MAX_BYTES: Final = 900 * 1024
 """Bytes of one payload's readings, which repeat its tags; a message of NATS has them, compressed or not."""
 _MAX_ODD: Final = 100
@@ -126,6 +128,7 @@ class _Run:
         "is_strict",
         "left",
         "mark",
+        "members",
         "more_odd",
         "no_value",
         "nothing",
@@ -140,7 +143,7 @@ class _Run:
         self.rows: list[_Row] = []
         self.odd: list[tuple[str, str]] = []
         self.nothing: list[str] = []
-        self.no_value = self.more_odd = self.size = 0
+        self.no_value = self.more_odd = self.size = self.members = 0
         self.is_dated = True
         self.left = False
         """Whether the mapping left members out."""
@@ -450,6 +453,11 @@ class _Kind:
     def _walk(
         self, run: _Run, record: _Record, members: dict[str, Any], before: str, level: int, *, taken: bool
     ) -> None:
+        run.members += len(members)
+        if run.members > MAX_MEMBERS:
+            run.refuse(before, f"beyond {MAX_MEMBERS} members of a payload")
+            run.more_odd += len(members) - 1
+            return
         known = self._names
         for member, value in members.items():
             name = before + member
@@ -628,7 +636,7 @@ def _is_utf8(text: str) -> bool:
 
 def _name_fault(name: str) -> str | None:
     """Return why a text is no name, to follow the noun."""
-    if name.isprintable() and 1 <= len(name) <= contract.MAX_NAME:
+    if 1 <= len(name) <= contract.MAX_NAME and name.isprintable():
         return None
     if not 1 <= len(name) <= contract.MAX_NAME:
         return f"has {len(name)} characters, and may have 1 to {contract.MAX_NAME}"

@@ -20,6 +20,8 @@ from agent import contract
 MAX_PATH: Final = 300
 """Longest path in characters, which bounds the time of its evaluation."""
 MAX_TEMPLATE: Final = 1_000
+_MAX_PARTS: Final = 20
+"""Parts of a template, each of which may be as long as a text."""
 _MAX_PART: Final = contract.MAX_TEXT + 1
 """Characters of a part of a template, above any limit of the whole."""
 MISSING: Final = object()
@@ -194,6 +196,8 @@ class Template:
         rest = _PART.sub("", text)
         if "{" in rest or "}" in rest:
             raise PathError(f"{text!r:.80} is not a template; write a path in it as {{outer.inner}}")
+        if text.count("{") > _MAX_PARTS:
+            raise PathError(f"a template of {text.count('{')} parts; write at most {_MAX_PARTS}")
         self.paths: list[Path] = []
         self.has_topic = self.by_member = False
         pieces = _PART.split(text)

@@ -415,3 +415,12 @@ def test_every_member_is_a_reading_or_odd_or_without_value(payload: dict[str, An
 def test_any_bytes_are_readings_or_refused(payload: bytes) -> None:
     with contextlib.suppress(MappingError):
         rows(mapped(payload))
+
+
+def test_names_of_many_long_parts_are_refused_without_being_looked_through() -> None:
+    keys: dict[str, Any] = {"at": "r", "value": "v", "metric": "m"}
+    assert problems(device="{a}" * 21, **keys) == ["device: a template of 21 parts; write at most 20"]
+    found = mapped({"x": "y" * 40_000, "r": [{"v": 1}] * 3}, device="{$.x}" * 20, **keys)
+    assert [reason for _, reason in found.odd] == [
+        "its device has 655380 characters, and may have 1 to 255"
+    ] * 3

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agent.mapping.schema import Map
 
 _FULL: Final = 2_500
-"""Lines at which a piece with Sparkplug takes no more; one message may have twice that."""
+"""Lines at which a piece with Sparkplug or a mapping takes no more; one message may have twice that."""
 
 
 RETAINED: Final = "retained"
@@ -94,7 +94,7 @@ class Sorter:
         """Split as many messages as fit a piece, at least one; messages not `new` are stored."""
         part = SortedMessages()
         for message, is_new in zip(self._fitting(messages, new), new, strict=False):
-            if self.has_sparkplug and part.piece.lines >= _FULL:
+            if (self.has_sparkplug or self._mappers) and max(part.piece.lines, part.lossy.lines) >= _FULL:
                 break
             part.taken += 1
             template = template_of(self._topics, message.topic)
