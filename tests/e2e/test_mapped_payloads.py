@@ -223,6 +223,16 @@ async def test_lines_that_a_command_prints_are_payloads() -> None:
         await kept(one)
 
 
+async def test_the_indented_output_of_a_command_is_one_payload() -> None:
+    code = f"import json; print(json.dumps(json.loads({text(WHOLE).decode()!r}), indent=1)); exit(1)"
+    command = [sys.executable, "-c", code]
+    async with running(ExecOptions(command=command, interval=Seconds(3600), map=PRESS, whole=True)) as one:
+        await one.stored(2)
+        assert one.core.rows() == READINGS
+    (made,) = make_inputs([ExecOptions(command=["true"], whole=True)], Metrics(), NO_SERVER)
+    assert "give map or preset, and interval" in " ".join(made.check())
+
+
 @pytest.mark.parametrize("kind", ["file", "socket", "exec"])
 def test_an_input_of_lines_refuses_a_mapping_that_needs_a_topic(kind: str) -> None:
     keys: dict[str, Any] = {"map": Map(name="m", device="{2}"), "format": "influx"}

@@ -25,6 +25,7 @@ class ExecOptions(LineOptions, tag="exec", kw_only=True):
     directory: Path | None = None
     environment: dict[str, str] = field(default_factory=dict)
     line: Size = Size(64 * 1024)
+    whole: bool = False
 
     def variables(self) -> dict[str, str]:
         own = {name: os.environ[name] for name in _INHERITED if name in os.environ}

@@ -70,6 +70,8 @@ class ExecInput(ConfiguredInput[ExecOptions]):
         if options.interval is not None and (mistake := check_interval(options.interval)) is not None:
             yield mistake
         yield from options.line_problems()
+        if options.whole and (options.mapping is None or options.interval is None):
+            yield "whole makes one payload of the output of a run; give map or preset, and interval"
         if not LEAST_LINE <= options.line <= MAX_LINE:
             yield f"line is {options.line} bytes; take {LEAST_LINE} bytes to 4MiB"
 

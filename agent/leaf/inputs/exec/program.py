@@ -125,6 +125,8 @@ class Program(asyncio.SubprocessProtocol):
         if self._ending and self._source.room <= 0:
             self._submitter.lost += data.count(b"\n")
             return
+        if self._options.whole:
+            data = data.replace(b"\n", b" ")  # equal in JSON, whose texts have no newline
         before = self._cutter.too_long
         lines = self._cutter.feed(data)
         if (count := self._cutter.too_long - before) > 0:
