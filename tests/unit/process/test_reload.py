@@ -16,6 +16,7 @@ from agent.leaf.inputs import OPTIONS
 from agent.leaf.inputs.http import HttpOptions
 from agent.leaf.inputs.socket import SocketOptions
 from agent.leaf.intake import CheckedInput
+from agent.mapping.schema import Map
 from agent.process.reload import Applied, ConfigChange, Reloader, ReloadError, change, parts
 
 
@@ -51,6 +52,15 @@ def test_rules_and_logging_are_taken_in_and_all_else_takes_a_new_start() -> None
     found = between(config(HTTP), config(publish=Publish(linger=Linger(1.0)), rule=[Rule(drop=True)]))
     assert found.restart == ("publish",)
     assert str(found) == "the agent restarts, for publish changed"
+
+
+def test_a_changed_mapping_restarts_the_inputs_that_name_it_and_no_other() -> None:
+    before, after = (Map(name="press", value=path) for path in ("v", "w"))
+    found = between(
+        config(replace(HTTP, map=before), SOCKET, map=[before]),
+        config(replace(HTTP, map=after), SOCKET, map=[after]),
+    )
+    assert found == ConfigChange(end=("http",), begin=("http",))
 
 
 def test_the_leaves_of_a_hub_are_taken_in_while_it_runs() -> None:
