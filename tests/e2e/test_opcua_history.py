@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -24,11 +25,15 @@ from agent.demo.loopback import free_port
 from agent.leaf.inputs.opcua import NodeSelection, OpcuaOptions, history
 from agent.leaf.inputs.opcua.input import OpcuaInput
 from agent.leaf.inputs.shared import LocalServer
+from agent.testing.contract import leaf_of
+from agent.testing.input_case import InputCase
+from agent.testing.stored_stream import numbers_in
 from tests.harness.intakes import Burying
 from tests.harness.plant_servers import OpcuaServer
-from tests.harness.wait import until
+from tests.harness.wait import until, wait_for
 
 N, M = "Line1/n", "Line1/m"
+_FAST = 'nodes = [{ path = "Line1/n", metric = "{2}" }]\npublish = "100ms"\n'
 Recorded = tuple[float, float] | tuple[float, float, str]
 
 
@@ -169,6 +174,19 @@ async def test_a_read_that_fails_midway_goes_on_behind_what_is_stored(
         values = missed(1_200, time.time())
         await restart(server, values)
         server.fail_reads(status, times=2)
+        server.write(N, 2.0)
+        await until(lambda: len(one.stored()) == len(values) + 2, "all is stored")
+        assert max(one.stored().values()) == 1
+        assert one.gaps == 0
+
+
+async def test_a_server_that_gives_less_than_it_is_asked_for_is_asked_again(
+    server: OpcuaServer, tmp_path: Path
+) -> None:
+    async with following(server, tmp_path) as one:
+        values = missed(400, time.time())
+        await restart(server, values)
+        server.cut_pages(100)
         server.write(N, 2.0)
         await until(lambda: len(one.stored()) == len(values) + 2, "all is stored")
         assert max(one.stored().values()) == 1
@@ -361,3 +379,37 @@ async def test_events_and_conditions_are_readings_and_a_refresh_repeats_none(
         server.send_event("door closed")
         await one.has("door closed")
         assert told(one)[2:] == [("door closed", "BaseEventType", None, None)]
+
+
+def test_an_agent_and_a_server_that_are_killed_together_leave_each_reading_once(
+    tmp_path: Path,
+) -> None:
+    """The whole agent, killed again while it reads the history."""
+    server = OpcuaServer(tmp_path / "server", json.dumps({"history": True}))
+    server.start()
+    server.declare(N)
+    server.keep_history(N)
+    case = InputCase("opcua", lambda _: f'type = "opcua"\nurl = "{server.url}"\n{_FAST}')
+    leaf = leaf_of(tmp_path, case)
+    try:
+        leaf.start()
+        server.followed(N)
+        server.write(N, 1.0)
+        wait_for(lambda: set(numbers_in(leaf.member)) == {1.0}, "it is stored")
+        assert leaf.end(signal.SIGKILL) == -signal.SIGKILL
+        server.kill()
+        server.start()
+        values = missed(3_000, time.time())
+        server.record(N, *values)
+        wait_for(lambda: time.time() > values[-1][0], "they are over")
+        server.write(N, 2.0)
+        leaf.start()
+        wait_for(lambda: len(numbers_in(leaf.member)) > 500, "a page is stored")
+        leaf.end(signal.SIGKILL)
+        leaf.start()
+        wait_for(lambda: len(numbers_in(leaf.member)) >= len(values) + 2, "all is stored")
+        assert set(numbers_in(leaf.member).values()) == {1}
+        assert leaf.metric("petiole_source_gaps_total", input="opcua") == 0
+    finally:
+        leaf.close()
+        server.kill()

@@ -9,6 +9,7 @@
 //   {"record": ["Line1", "Speed"], "values": [[1790000000.5, 21.5, "Good"]]}  adds to the history alone; the status may be left out;
 //   {"reads": {"status": "BadTimeout", "after": 3, "times": 2}}  so many reads of history fail with a status, after so many more;
 //   {"reads": {}}  answers how many reads of history there were;
+//   {"page": 100}  gives no more values of a variable at once, and no continuation point for the others;
 //   {"lag": true}  hides what is added to the history, until it is false;
 //   {"alarm": ["Line1", "Speed"], "high": 50}  makes an alarm of it, with the name High;
 //   {"event": "door open"}  sends an event of the server;
@@ -66,6 +67,7 @@ const historians = new Map();
 let reads = 0;
 let failing = { after: 0, times: 0 };
 let lags = false;
+let page;
 
 class FileHistorian {
   constructor(file) {
@@ -104,7 +106,7 @@ class FileHistorian {
     const made = ([time, value, status]) => new DataValue({
       value: { dataType: DataType.Double, value }, sourceTimestamp: new Date(time * 1000), statusCode: StatusCodes[status || "Good"],
     });
-    return callback(null, rows.slice(0, most || undefined).map(made));
+    return callback(null, rows.slice(0, most || undefined).slice(0, page).map(made));
   }
 }
 
@@ -186,6 +188,7 @@ async function main([port, directory, given]) {
     if (order.history) keepHistory(space, order.history, directory);
     if (order.record) historians.get(order.record.join("/")).add(order.values);
     if (order.reads && order.reads.status) failing = { after: 0, ...order.reads };
+    if (order.page) page = order.page;
     if (order.lag !== undefined) lags = order.lag;
     if (order.lag === false) for (const historian of historians.values()) historian.show();
     if (order.alarm) makeAlarm(space, order.alarm, order.high);

@@ -205,6 +205,10 @@ class OpcuaServer(NodeServer):
         """Send an event of the server."""
         assert self.order(event=text) == "done"
 
+    def cut_pages(self, values: int) -> None:
+        """Give no more values of a variable at once, without a sign that there are more."""
+        assert self.order(page=values) == "done"
+
     def lag(self, *, on: bool) -> None:
         """Hide values from the history as long as it is on."""
         assert self.order(lag=on) == "done"

@@ -237,8 +237,7 @@ class HistoryReader:
             await self._end(key, read)
         elif hole.place != page.place:
             read.since, read.pauses = None, 0
-            if is_whole:
-                await self._pass(key, hole)
+            read.passes += is_whole  # some servers give less than they are asked for, and no point
         elif page.point and page.point != point:
             return  # a page may be empty, or have been stored before
         elif is_whole:

@@ -110,16 +110,9 @@ def sort(
 def item(handle: int, node: FollowedNode, data: ua.DataValue, time: float) -> Item:
     """Decode a value."""
     code, value = _code(data), None if data.Value is None else data.Value.Value
-    line, letter = _line(node, time, value, code)
-    content = repr(value) if letter is not None else _encode(_value(value))
-    return Item(
-        handle,
-        time,
-        coverage.digest(content.encode(errors="replace") if isinstance(content, str) else content),
-        line,
-        letter,
-        code & _OVERFLOW == _OVERFLOW,
-    )
+    line, content, letter = _line(node, time, value, code)
+    is_over = code & _OVERFLOW == _OVERFLOW
+    return Item(handle, time, coverage.digest(content), line, letter, is_over)
 
 
 def pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -170,17 +163,21 @@ def endings(message: ua.NotificationMessage) -> list[str]:
     ]
 
 
-def _line(node: FollowedNode, time: float, received: object, code: int) -> tuple[bytes, Letter | None]:
-    """Return a reading line, or b"" and a letter."""
+def _line(node: FollowedNode, time: float, received: object, code: int) -> tuple[bytes, bytes, Letter | None]:
+    """Return a reading line and its value, or b"", a text of the value, and a letter."""
     status = "" if not code & _SEVERITY else ua.StatusCode(ua.UInt32(code & _CODE)).name
     value = _value(received)
     if value is None:
         reason = f"its status is {status}, and it has no value" if received is None else _no_value(received)
-        row = {"node": node.id, "ts": time, "status": status or "Good", "value": repr(received)[:2000]}
-        return b"", Letter(_encode(row), node.path, reason)
+        text = repr(received)
+        row = {"node": node.id, "ts": time, "status": status or "Good", "value": text[:2000]}
+        return b"", text.encode(errors="replace"), Letter(_encode(row), node.path, reason)
+    content = _encode(value)
     line = {name: text for name, text in node.names._asdict().items() if text is not None}
-    row = {"ts": time, **line, "value": value} | ({"tags": {"status": status}} if status else {})
-    return _encode(row) + b"\n", None
+    row = {"ts": time, **line, "value": msgspec.Raw(content)}
+    if status:
+        row["tags"] = {"status": status}
+    return _encode(row) + b"\n", content, None
 
 
 def _value(value: object) -> bool | int | float | str | list[float | int] | dict[str, str] | None:
