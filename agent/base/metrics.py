@@ -211,6 +211,12 @@ class Metrics:
             "Bytes of messages that the hub acknowledged for the first time.",
             by_class,
         )
+        self.link_bridged = counter(
+            "petiole_link_bridged", "Breaks of the line over which a relayed link continued."
+        )
+        self.link_resent = counter(
+            "petiole_link_resent_bytes", "Bytes that this end's relay sent again after a break."
+        )
         self.links_in_vain = gauge(
             "petiole_links_in_vain", "Consecutive links that ended before anything arrived.", by_class
         )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -136,7 +137,32 @@ def _needed_there(config: Config) -> Permissions:
 
 
 async def _look_there(config: Config) -> list[Dialled]:
-    return await _dial(config, config.nats.hub_urls[:_MOST_HUBS]) if config.role == "leaf" else []
+    if config.role != "leaf":
+        return []
+    async with _relayed(config):
+        return await _dial(config, config.nats.hub_urls[:_MOST_HUBS])
+
+
+@asynccontextmanager
+async def _relayed(config: Config) -> AsyncIterator[None]:
+    """Relay the link as the agent does, unless an agent does so already."""
+    if config.link.resume_port is None:
+        yield
+        return
+    from agent.base.metrics import Metrics
+    from agent.server.resume.leaf import LeafRelay
+
+    listening = asyncio.Event()
+    listen, urls = listen_address(config.resume_listen), config.nats.hub_urls
+    relay = asyncio.create_task(LeafRelay(listen, urls, config.link.resume_port, Metrics()).run(listening))
+    opened = asyncio.create_task(listening.wait())
+    try:
+        await asyncio.wait((relay, opened), return_when=asyncio.FIRST_COMPLETED)
+        yield
+    finally:
+        for task in (relay, opened):
+            task.cancel()
+        await asyncio.gather(relay, opened, return_exceptions=True)
 
 
 async def _look_where_it_dials(config: Config, system: local_probe.System | None) -> list[Dialled]:
@@ -150,7 +176,7 @@ async def _look_where_it_dials(config: Config, system: local_probe.System | None
 async def _dial(config: Config, urls: Sequence[str]) -> list[Dialled]:
     needed, seed = _needed_there(config), link_key_file(config)
     permissions = Permissions((*needed.publish, link.question(config.domain)), needed.subscribe)
-    routes = [route_of(url, config.nats.remote, urls) for url in urls]
+    routes = [route_of(url, config.remote, urls) for url in urls]
     pairs = zip(urls, routes, strict=True)
     return list(await asyncio.gather(*(dial(url, seed, permissions, route) for url, route in pairs)))
 

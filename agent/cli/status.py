@@ -162,6 +162,9 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
     if sent := status["link"].get("sent_bytes"):
         arrived = status["link"]["arrived_bytes"]
         yield f"  sent over the link {sent / 1e6:.1f} MB; {arrived / 1e6:.1f} MB are new at the hub"
+    if (relay := status.get("relay")) and relay["bridged"]:
+        again = relay["resent_bytes"] / 1e6
+        yield f"  the link continued after {relay['bridged']} breaks and sent {again:.1f} MB again"
     yield from _trouble(status)
     for _, sentence in _states(status):
         yield f"  {sentence}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
+from urllib.parse import urlsplit
 
 from agent import contract
 from agent.base.files import without_password
@@ -126,10 +128,39 @@ def _link(config: Config) -> Iterator[Problem]:
             Window.parse(text)
         except ValueError as error:
             yield Problem("link.windows", str(error), 'write it as "22:00-06:00", by local time')
+    yield from _resume(config)
     if config.link.windows and config.role == "hub":
         yield Problem("link.windows", "the hub dials no other server", "set it on the leaf")
     elif config.link.windows and config.nats.server == "external":
         yield embedded_only("link.windows")
+
+
+def _resume(config: Config) -> Iterator[Problem]:
+    """Check the relays that keep a link over breaks of the line."""
+    key, port = "link.resume_port", config.link.resume_port
+    if port is None:
+        if config.nats.resume_listen and config.role == "leaf":
+            text = "stands without link.resume_port, the port of the hub's relay"
+            yield Problem("nats.resume_listen", text, f"write {key}, or remove it")
+        elif config.nats.resume_listen and config.nats.server == "external":
+            yield embedded_only("nats.resume_listen")
+        return
+    if config.role == "hub":
+        yield Problem(key, "the hub dials no other server", "write nats.resume_listen here")
+        return
+    if config.nats.server == "external":
+        yield embedded_only(key)
+    if "proxy" in config.nats.remote:
+        text = "cannot be with nats.remote.proxy: the link goes through the agent's own relay"
+        yield Problem(key, text, "remove either")
+    for url in config.nats.hub_urls:
+        if is_hub_url(url) and urlsplit(url).scheme in ("ws", "wss"):
+            text = f'cannot be with the websocket "{without_password(url)}"; the hub relays its leaf port'
+            yield Problem(key, text, "remove it, or dial nats-leaf:// or tls://")
+    with suppress(ValueError):  # `_addresses` reports it
+        if not is_loopback(listen_address(config.resume_listen)[0]):
+            text = f'"{config.resume_listen}" is open to other machines'
+            yield Problem("nats.resume_listen", text, "listen on 127.0.0.1: only this leaf's server dials it")
 
 
 def _hub_streams(config: Config) -> Iterator[Problem]:
@@ -155,8 +186,10 @@ def _hub_streams(config: Config) -> Iterator[Problem]:
 
 
 def server_listeners(config: Config) -> Iterator[tuple[str, str]]:
-    """Yield the server's listen addresses with keys."""
+    """Yield the listen addresses of server and relay with keys."""
     yield "nats.listen", config.nats.listen
+    if config.resume_listen:
+        yield "nats.resume_listen", config.resume_listen
     if config.role == "hub":
         yield "nats.leaf_listen", config.nats.leaf_listen
         if config.nats.cluster.on:

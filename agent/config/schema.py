@@ -57,13 +57,15 @@ class LinkConfig(Struct, forbid_unknown_fields=True):
     rest_after: RestAfter | None = None
     """After how long without readings a class rests; 0: never, None: as the profile."""
     windows: list[str] = []
+    resume_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     tenant: bool = False
     report_time_to_loss: bool = False
 
     @property
     def ping_seconds(self) -> int:
-        """Ping interval; a dead link shows after two to three (at the hub, with its own pings, 20 s)."""
-        return 30 if self.profile == "thin" else 5
+        """Ping interval; a dead link shows after two to three (at the hub, with its own pings, 20 s). A relay
+        notices a dead line itself, and PONGs may wait behind seconds of data."""
+        return 30 if self.profile == "thin" or self.resume_port is not None else 5
 
     @property
     def announce_seconds(self) -> float:
@@ -274,6 +276,20 @@ class Config(Struct, forbid_unknown_fields=True):
     def heard(self) -> tuple[str, ...]:
         """Local subjects of inputs."""
         return tuple(subject for input_ in self.input for subject in input_.subscribe_subjects)
+
+    @property
+    def resume_listen(self) -> str:
+        """Where this agent's relay listens, "" if it has none."""
+        port = self.link.resume_port
+        default = "" if port is None or self.role == "hub" else f"127.0.0.1:{port}"
+        return self.nats.resume_listen or default
+
+    @property
+    def remote(self) -> dict[str, Any]:
+        """What is added to a leaf's remote, with the agent's relay as its proxy."""
+        if self.link.resume_port is None:
+            return self.nats.remote
+        return {**self.nats.remote, "proxy": {"url": f"http://{self.resume_listen}"}}
 
     @property
     def hub_sync_seconds(self) -> float:

@@ -77,6 +77,7 @@ class Nats(Struct, forbid_unknown_fields=True):
     hub_urls: list[str] = []
     link_seed_file: Path | None = None
     leaf_listen: str = "127.0.0.1:7422"
+    resume_listen: str = ""
     jobs_seed_file: Path | None = None
     device_seed_file: Path | None = None
     apps: list[str] = []

@@ -22,7 +22,7 @@ from agent.base.metrics import Metrics
 from agent.base.nats_server import RenderError
 from agent.base.storage import storage
 from agent.base.supervisor import keep_serving
-from agent.config import Config
+from agent.config import Config, listen_address
 from agent.config.values import Windows
 from agent.contract import Exit
 from agent.leaf import state_file
@@ -41,6 +41,8 @@ from agent.server.setup import server_config
 
 if TYPE_CHECKING:
     from agent.hub.web import FleetPages
+    from agent.server.resume.hub import HubRelay
+    from agent.server.resume.leaf import LeafRelay
 
 _YOUNG_OBJECTS = 5_000
 """New objects between collections; Python's 700 cost 4 to 8 % of CPU at full load."""
@@ -178,6 +180,7 @@ async def _serve(
         stop()
 
     role = _role(config, state, inputs, metrics, health, reloader)
+    relay = _relay(config, metrics)
     certificates = CertificateWatch(config, metrics, role.certificates)
     admin = AdminServer(
         config.admin,
@@ -185,6 +188,7 @@ async def _serve(
         lambda: {
             **role.status(),
             "server": health.status(),
+            **({} if relay is None else {"relay": relay.status()}),
             **_state_row(config, state, kept),
             "certificates": certificates.rows(),
         },
@@ -194,12 +198,15 @@ async def _serve(
     ended = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         admin_task = group.create_task(keep_serving("admin", partial(admin.run, ended), ended))
+        tasks = []
+        if relay is not None:  # before the server, which dials through it
+            tasks.append(group.create_task(keep_serving("relay", relay.run)))
         server = await begin_server(config, state.current, health, stopping, supervisor)
         services = _services(config, state, health, metrics, role, server)
         services["certificates"] = certificates.run
         apply = partial(_apply, role, server, certificates, state.current.machine)
         services["reload"] = partial(reloader.run, apply, restart, supervisor, stopping.is_set)
-        tasks = [group.create_task(keep_serving(*service)) for service in services.items()]
+        tasks += [group.create_task(keep_serving(*service)) for service in services.items()]
         if server is not None:
             tasks.append(group.create_task(server.supervise()))
         log.info("started", domain=config.domain, role=config.role, pid=os.getpid())
@@ -258,6 +265,21 @@ def _role(
     from agent.process.leaf import LeafAgent
 
     return LeafAgent(config, state, metrics, inputs, health, reloader)
+
+
+def _relay(config: Config, metrics: Metrics) -> HubRelay | LeafRelay | None:
+    """Return the relay that keeps links over breaks of the line, None where it is not configured."""
+    if not config.resume_listen:
+        return None
+    listen = listen_address(config.resume_listen)
+    if config.role == "hub":  # not held in memory without a relay
+        from agent.server.resume.hub import HubRelay
+
+        return HubRelay(listen, listen_address(config.nats.leaf_listen), metrics)
+    from agent.server.resume.leaf import LeafRelay
+
+    assert config.link.resume_port is not None
+    return LeafRelay(listen, config.nats.hub_urls, config.link.resume_port, metrics)
 
 
 def _kept(config: Config, metrics: Metrics) -> str | None:

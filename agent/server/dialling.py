@@ -20,7 +20,7 @@ from agent.base.listen_sockets import host_and_port
 from agent.base.nats_server import server_info
 from agent.base.wait import timeout
 from agent.server.http_head import HeadError, read_head
-from agent.server.hub_route import PLAIN, Proxy, Route, Tls, reading
+from agent.server.hub_route import PLAIN, RELAY_REFUSAL, Proxy, Route, Tls, reading
 from agent.server.websocket import WebSocket
 
 LINE: Final = 2**20
@@ -199,6 +199,11 @@ async def _tunnelled(
         authorization = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
         writer.write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n".encode())
         status, _ = await read_head(reader)
+    if status.startswith(RELAY_REFUSAL):
+        remedy = "see nats.resume_listen at the hub, and whether a firewall admits its port"
+        raise _FailedError(
+            Nowhere(f"no session with the relay at {status.removeprefix(RELAY_REFUSAL)}", remedy=remedy)
+        )
     if not status.startswith("200"):
         raise _FailedError(Nowhere(f"{where} refuses to connect to {target}: {status}", remedy=remedy))
     return reader, writer

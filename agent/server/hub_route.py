@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from agent.base.nats_server import VARIABLE
 
 LEAF_PORT: Final = 7422
+RELAY_REFUSAL: Final = "502 Relay "
+"""Begins the status with which the agent's own relay refuses; the reason follows."""
 _WEBSOCKET: Final = ("ws", "wss")
 
 

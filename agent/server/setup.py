@@ -192,7 +192,7 @@ def _leaf(config: Config, machine: str, removed: tuple[str, ...]) -> LeafConfig:
         users=account_users(config),
         mqtt=mqtt_listener(config),
         extra=config.nats.extra,
-        remote=config.nats.remote,
+        remote=config.remote,
         listen=config.nats.listen,
         ping_seconds=config.link.ping_seconds,
         link_open=Windows(config.link.windows).open(local_time()),

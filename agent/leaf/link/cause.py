@@ -92,7 +92,7 @@ class LinkCause:
     ) -> None:
         self._domain, self._seed = config.domain, link_key_file(config)
         urls = config.nats.hub_urls[:_MOST_URLS]
-        self._routes = {url: route_of(url, config.nats.remote, urls) for url in urls}
+        self._routes = {url: route_of(url, config.remote, urls) for url in urls}
         self._uplink, self._spread, self._found = uplink, spread, found
         self._woken = asyncio.Event()
         self._certificates_at = loop_time() + _FIRST_CERTIFICATE_SECONDS * (1 + random.random())  # noqa: S311

@@ -76,6 +76,7 @@ class LinkController:
         trouble: Callable[[], str | None],
     ) -> None:
         self._domain, self._classes = config.domain, {cls.name: cls for cls in config.class_}
+        self._relayed = config.link.resume_port is not None
         self._state, self._metrics, self._status = state, metrics, status
         self._events, self._uplink, self._trouble = events, uplink, trouble
         self._agreement = HubAgreement(config.domain, state, status, trimmer)
@@ -276,6 +277,7 @@ class LinkController:
                 under_way=consumer.ack_pending,
                 waiting=consumer.pending,
                 round_trip=self._announcing.round_trip,
+                relayed=self._relayed,
             ),
         )
         window = work.window

@@ -24,6 +24,9 @@ from agent.leaf.stream_configs import MAX_ACK_PENDING
 LARGEST: Final = 10_000
 """Doubles the rate of 1,000 at 300 ms; more gains nothing (measured on nats-server 2.15.1)."""
 ROUND_SECONDS: Final = 0.6
+RELAYED_SECONDS: Final = 3.0
+"""The same for a relayed link, which repeats nothing after a break. Its speed has breaks in it, so it is
+averaged over as long."""
 ROUND_TRIPS: Final = 1.5
 LONGEST_ROUND_TRIP: Final = 1.0
 GROWTH: Final = 16.0
@@ -60,6 +63,8 @@ class WindowLook(Struct, frozen=True):
     """Messages that are not under way yet."""
     round_trip: float = 0.0
     """Seconds; 0 if unknown."""
+    relayed: bool = False
+    """Whether the link continues after a break, so that nothing under way is repeated."""
 
 
 class Window(Struct, frozen=True):
@@ -109,9 +114,10 @@ class Window(Struct, frozen=True):
         return abs(limit - self.limit) > _SLACK * self.limit
 
 
-def round_seconds(round_trip: float) -> float:
+def round_seconds(round_trip: float, relayed: bool = False) -> float:
     """Return the seconds from a full window's first message to its acknowledgement."""
-    return ROUND_SECONDS + ROUND_TRIPS * min(round_trip, LONGEST_ROUND_TRIP)
+    seconds = RELAYED_SECONDS if relayed else ROUND_SECONDS
+    return seconds + ROUND_TRIPS * min(round_trip, LONGEST_ROUND_TRIP)
 
 
 def looked(window: Window, look: WindowLook) -> Window:
@@ -160,14 +166,16 @@ def _measured(window: Window, look: WindowLook) -> Window:
         return replace(seen, moved_at=look.now)
     if not window.began_at or window.probe != seen.probe:
         return replace(seen, began_at=window.began_at or look.now, moved_at=look.now)
-    size, elapsed, allowed = window.size, look.now - window.moved_at, round_seconds(look.round_trip)
+    size, elapsed = window.size, look.now - window.moved_at
+    allowed = round_seconds(look.round_trip, look.relayed)
     patience = 2 * allowed + (2 * _HEARTBEAT_SECONDS if window.fresh_at else 0.0)
     if window.speed:
         patience = max(patience, 2 * look.under_way / window.speed)
     if moved and window.crowded and elapsed > 0:
         speed = moved / elapsed
         if window.speed and (moved < size or elapsed > allowed / 2):
-            speed = window.speed + (speed - window.speed) * -math.expm1(-elapsed / MEMORY_SECONDS)
+            memory = RELAYED_SECONDS if look.relayed else MEMORY_SECONDS
+            speed = window.speed + (speed - window.speed) * -math.expm1(-elapsed / memory)
         wanted = min(max(speed * allowed, size / 2), size * GROWTH, LARGEST)
         seen = replace(seen, speed=speed, size=max(1, round(wanted)))
     elif not moved and look.under_way and elapsed > patience:

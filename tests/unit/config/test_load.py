@@ -30,6 +30,7 @@ from tests.unit.server.test_render import key_of
 EXAMPLE = Path(__file__).parents[3] / "config.example.toml"
 LEAF = 'domain = "edge-1"\n[nats]\nhub_urls = ["nats-leaf://hub.example:7422"]\n'
 HUB = 'domain = "hub"\nrole = "hub"\n'
+RESUME = "[link]\nresume_port = 7423\n"
 CLUSTER = """
 [nats.cluster]
 name = "a"
@@ -233,6 +234,13 @@ def test_all_problems_are_told_at_once_each_with_its_key(file: Path) -> None:
         (HUB + f'[[leaf]]\ndomain = "hub"\nkey = "{KEY}"', "leaf[1].domain: \"hub\" is the hub's own"),
         (LEAF + '[link]\nwindows = ["22:00-06:00", "noon"]', "link.windows: 'noon' is not a window"),
         (HUB + '[link]\nwindows = ["22:00-06:00"]', "link.windows: the hub dials no other server"),
+        (HUB + "[link]\nresume_port = 7423", "link.resume_port: the hub dials no other server"),
+        (LEAF + 'resume_listen = "127.0.0.1:7423"', "nats.resume_listen: stands without link.resume_port"),
+        (LEAF + "[link]\nresume_port = 0", "link.resume_port: 0 cannot be used"),
+        (LEAF + '[nats.remote.proxy]\nurl = "http://p:1"\n' + RESUME, "cannot be with nats.remote.proxy"),
+        (LEAF.replace("nats-leaf", "wss") + RESUME, 'cannot be with the websocket "wss://hub.example:7422"'),
+        (LEAF + 'resume_listen = "0.0.0.0:7423"\n' + RESUME, '"0.0.0.0:7423" is open to other machines'),
+        (LEAF + "[link]\nresume_port = 4222", "nats.resume_listen: port 4222 is also that of nats.listen"),
         (LEAF + '[[input]]\ntype = "http"\nname = "agent"', '"agent" is the agent\'s own'),
         (LEAF + '[[input]]\ntype = "http"\nname = "commands"', '"commands" is the agent\'s own'),
         (HUB + f'[[leaf]]\ndomain = "x"\nkey = "{MISTYPED}"', "leaf[1].key: "),
@@ -280,6 +288,8 @@ def test_each_mistake_is_one_problem_with_what_to_do(file: Path, text: str, prob
         (LEAF + USER * 2, 'user[2].name: "a" is there twice'),
         (HUB + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"\nusers.a = "SU"', 'users.a: there is no user "a"'),
         (HUB + f'[[leaf]]\ndomain = "x"\nkey = "{KEY}"\n' * 2, 'leaf[2].domain: "x" is there twice'),
+        (LEAF + 'server = "external"\n' + RESUME, "link.resume_port: is for an embedded server only"),
+        (HUB + '[nats]\nserver = "external"\nresume_listen = "[::]:7423"', "nats.resume_listen: is for an"),
         (LEAF + 'server = "external"\n[link]\nwindows = ["22:00-06:00"]', "link.windows: is for an"),
     ],
 )  # fmt: skip
@@ -459,7 +469,8 @@ def test_the_password_of_a_cluster_is_read_for_an_embedded_server_alone(file: Pa
 
 def test_a_thin_link_is_pinged_and_announced_over_less_often(file: Path) -> None:
     normal, thin = config(file, LEAF).link, config(file, LEAF + '[link]\nprofile = "thin"\n').link
-    assert thin.ping_seconds > normal.ping_seconds
+    relayed = config(file, LEAF + "[link]\nresume_port = 7423\n").link
+    assert relayed.ping_seconds == thin.ping_seconds > normal.ping_seconds
     assert thin.announce_seconds > normal.announce_seconds
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Config, Nats, SyncInterval
+from agent.config import Config, LinkConfig, Nats, SyncInterval
 from agent.config.server_schema import Cluster, Mqtt, MqttUserConfig
 from agent.server import setup
 from agent.server.setup import hub_sync_seconds, server_config
@@ -55,3 +55,12 @@ def test_a_server_of_others_or_of_a_cluster_syncs_before_it_acknowledges(tmp_pat
     made = server_config(one, "machine")
     assert isinstance(made, HubConfig)
     assert made.sync_seconds == 0.0
+
+
+def test_a_leaf_dials_through_its_relay_and_keeps_the_name_of_its_hub(tmp_path: Path) -> None:
+    nats = Nats(hub_urls=["tls://hub.example:7422"], remote={"tls": {"ca_file": "ca.pem"}})
+    config = Config(domain="edge-1", state_dir=tmp_path, nats=nats, link=LinkConfig(resume_port=7423))
+    made = server_config(config, "machine")
+    assert isinstance(made, LeafConfig)
+    assert made.hub_urls == ("tls://hub.example:7422",)
+    assert made.remote == {"tls": {"ca_file": "ca.pem"}, "proxy": {"url": "http://127.0.0.1:7423"}}

@@ -19,6 +19,7 @@ class PlayedLine(Struct):
 
     rate: float
     round_trip: float
+    relayed: bool = False
     window: Window = Window()
     now: float = 1.0
     link: int = 1
@@ -45,6 +46,7 @@ class PlayedLine(Struct):
                 under_way=self.under_way,
                 waiting=1_000_000,
                 round_trip=self.round_trip,
+                relayed=self.relayed,
             ),
         )
         if up and self.window.differs(self.limit):
@@ -107,6 +109,15 @@ def test_what_is_under_way_is_bounded_by_the_line_and_keeps_it_busy(rate: float,
     carried = (played.acknowledged - before) / (played.now - began)
     assert played.under_way <= max(4.0, 3.0 * rate * round_seconds(round_trip))
     assert carried >= 0.5 * rate or played.window.size <= 2
+
+
+def test_a_relayed_link_has_more_messages_under_way_for_a_break_repeats_none() -> None:
+    sizes = []
+    for relayed in (False, True):
+        played = PlayedLine(20.0, 0.3, relayed)
+        played.flow(_SETTLED)
+        sizes.append(played.window.size)
+    assert sizes[1] >= 2 * sizes[0]
 
 
 @settings(max_examples=40)
