@@ -54,6 +54,13 @@ CAUSES: Final = (
     ),
     Cause(
         "lines",
+        "*: relayed Petiole*",
+        "a batch of about a second of the line counts once it is whole. After a break the relay sends bytes "
+        "again that the hub had received and not acknowledged. Heartbeats and announcements of the servers "
+        "take a fixed part of a slow line",
+    ),
+    Cause(
+        "lines",
         "2.4 kB/s*",
         "the leaf's server closes the link as stale three seconds after each dial: the answers to its pings "
         "wait behind everything that both ends send at the start",

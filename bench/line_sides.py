@@ -27,6 +27,7 @@ from nats.aio.msg import Msg
 
 from agent.contract import H_COUNT, aggregate, api_prefix, inbox_prefix
 from agent.demo import plan
+from agent.demo.loopback import free_port
 from agent.jetstream import JetStream, RawMessage
 from agent.leaf.link.status import LinkState
 from agent.testing.stored_stream import lines_of
@@ -179,14 +180,18 @@ def _close(agent: Agent) -> None:
 
 
 @asynccontextmanager
-async def petiole(directory: Path, way: Way) -> AsyncIterator[Side]:
-    """Real agents as installed, with their defaults."""
+async def petiole(directory: Path, way: Way, relayed: bool = False) -> AsyncIterator[Side]:
+    """Run real agents as installed, with their defaults; `relayed`: the link continues after a break."""
+    leaf_more, hub_more = "", ""
+    if relayed:
+        port = free_port()
+        leaf_more, hub_more = f"[link]\nresume_port = {port}", f'resume_listen = "{way.line.near}:{port}"'
     member, centre = plan.member(directory, DOMAIN), plan.member(directory, "hub")
     url = f"nats-leaf://{way.line.host}:{way.line.port}"
-    settings = LeafSettings(cls=f'max_bytes = "{_STREAM}"', max_file_store=_STORE)
+    settings = LeafSettings(cls=f'max_bytes = "{_STREAM}"', max_file_store=_STORE, more=leaf_more)
     leaf = Agent(member, leaf_toml(member, url, settings))
     enrolled = (await asyncio.to_thread(leaf.petiole, "enrol")).stdout
-    hub_settings = HubSettings(registrar=f'max_bytes = "{_STREAM}"', max_file_store=_STORE)
+    hub_settings = HubSettings(f'max_bytes = "{_STREAM}"', hub_more, _STORE)
     hub = Agent(centre, hub_toml(centre, way.line.listen, [enrolled], hub_settings))
 
     def flows() -> bool:

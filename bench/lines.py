@@ -1,6 +1,7 @@
-"""How much of a bad line is used: Petiole beside a raw source of nats-server (two servers, and the consumer
-that the hub's makes), rsync in a loop, and a bridge of mosquitto with QoS 1. Each alone on a line of its own,
-over which the kernel's TCP runs (`tests/faults/tools/line.py`; congestion control is cubic).
+"""How much of a bad line is used: Petiole as installed, and with relays at both ends, beside a raw source of
+nats-server (two servers, and the consumer that the hub's makes), rsync in a loop, and a bridge of mosquitto
+with QoS 1. Each alone on a line of its own, over which the kernel's TCP runs (`tests/faults/tools/line.py`;
+congestion control is cubic).
 
 A cell is a rate each way, a round trip, windows after which every connection is reset and for a second
 refused, and loss each way by chance. Before the run a backlog of pieces of random bytes is stored at the
@@ -32,6 +33,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -46,10 +48,13 @@ RATES: Final = (2_400.0, 9_600.0, 100e3, 1e6, 100e6)
 ROUND_TRIPS: Final = (0.02, 0.3, 0.8)
 WINDOWS: Final = (0.0, 5.0, 7.0, 14.0, 60.0)
 LOSSES: Final = (0.0, 1.0, 5.0)
-OURS: Final = "Petiole"
+PLAIN: Final = "Petiole"
+RELAYED: Final = "relayed Petiole"
+OURS: Final = (PLAIN, RELAYED)
 YARDSTICK: Final = "plain TCP that goes on where it was"
 SIDES: Final[Mapping[str, Opened]] = {
-    OURS: line_sides.petiole,
+    PLAIN: line_sides.petiole,
+    RELAYED: partial(line_sides.petiole, relayed=True),
     "raw source": line_sides.raw,
     "rsync": line_others.rsync,
     "MQTT bridge": line_others.bridge,
@@ -242,25 +247,24 @@ async def _arrives(side: Side, count: int, seconds: float) -> None:
 def rows(cell_: Cell, found: Mapping[str, Outcome]) -> list[Row]:
     """The yardstick beside the rate; Petiole's goodput beside the yardstick's and each alternative's;
     crossed bytes; lost and doubled pieces."""
-    cell, ours, yardstick = cell_.name, found.get(OURS), found.get(YARDSTICK)
+    cell, yardstick = cell_.name, found.get(YARDSTICK)
     made = []
     for name, outcome in found.items():
-        goodput = outcome.goodput / 1e3
+        goodput, own = outcome.goodput / 1e3, name in OURS
         if name == YARDSTICK:
             nominal = Against("the rate, while it is up", cell_.rate * cell_.share_up / 1e3)
             made.append(Row(f"{cell}: {YARDSTICK}", goodput, "kB/s", against=nominal))
             continue
         if yardstick is not None:
-            goal = _GOAL_LINE if name == OURS else None
             against = Against(YARDSTICK, yardstick.goodput / 1e3)
-            made.append(Row(f"{cell}: {name}", goodput, "kB/s", goal, against))
-        if name != OURS and ours is not None:
-            against = Against(name, goodput)
-            made.append(Row(f"{cell}: {OURS}", ours.goodput / 1e3, "kB/s", _GOAL_OTHERS, against))
+            made.append(Row(f"{cell}: {name}", goodput, "kB/s", _GOAL_LINE if own else None, against))
+        for ours in () if own else OURS:
+            if ours in found:
+                against, share = Against(name, goodput), found[ours].goodput / 1e3
+                made.append(Row(f"{cell}: {ours}", share, "kB/s", _GOAL_OTHERS, against))
         stored = Against("payload that the hub holds", max(1, outcome.stored) / 1e3)
-        goal = _GOAL_CROSSED if name == OURS else None
+        goal, must = (_GOAL_CROSSED, 0) if own else (None, None)
         made.append(Row(f"{cell}: {name}, crossed", outcome.crossed / 1e3, "kB", goal, stored, least=True))
-        must = 0 if name == OURS else None
         made.append(Row(f"{cell}: {name}, lost", outcome.lost, "pieces", must=must, least=True))
         made.append(Row(f"{cell}: {name}, doubled", outcome.doubled, "pieces", must=must, least=True))
     return made

@@ -153,9 +153,9 @@ def over_lines(kept: Kept | None) -> str:
             found[name] = f"{line.value_text()} kB/s"
         elif line.beside == YARDSTICK:
             found[name] = line.times_text()
-        elif name == f"{OURS}, crossed":
+        elif name.endswith(", crossed"):
             found[name] = line.times_text() if (line.other or 0) >= 0.1 else "nothing arrived"
-    names = (YARDSTICK, *SIDES, f"{OURS}, crossed")
+    names = (YARDSTICK, *SIDES, *(f"{name}, crossed" for name in OURS))
     rows = ((cell, *(found.get(name, "not run") for name in names)) for cell, found in cells.items())
     return table(("line", *names), rows) if cells else ""
 

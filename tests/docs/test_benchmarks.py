@@ -105,16 +105,16 @@ def test_a_run_over_a_line_lasts_whole_windows() -> None:
 
 
 def test_goodput_stands_beside_the_yardstick_and_each_alternative() -> None:
-    cell, stored = lines.CHOSEN[5], {lines.YARDSTICK: 4_000_000, lines.OURS: 3_000_000, "rsync": 3_500_000}
+    cell, stored = lines.CHOSEN[5], {lines.YARDSTICK: 4_000_000, lines.PLAIN: 3_000_000, "rsync": 3_500_000}
     found = lines.rows(
         cell, {name: lines.Outcome(count, 50.0, 3_600_000, 900, 0, 2) for name, count in stored.items()}
     )
-    ours = [row for row in found if row.what == f"{cell.name}: {lines.OURS}"]
+    ours = [row for row in found if row.what == f"{cell.name}: {lines.PLAIN}"]
     beside = [(row.against.what, row.goal, row.as_json()["met"]) for row in ours if row.against]
     assert beside == [(lines.YARDSTICK, 0.8, False), ("rsync", 1.0, False)]
-    crossed = row_of(found, lines.OURS, "crossed").as_json()
+    crossed = row_of(found, lines.PLAIN, "crossed").as_json()
     assert (crossed["times"], crossed["met"]) == (1.2, False)
-    assert row_of(found, lines.OURS, "doubled").as_json()["met"] is False
+    assert row_of(found, lines.PLAIN, "doubled").as_json()["met"] is False
 
 
 def test_a_piece_is_told_by_its_content_and_one_that_changed_is_refused() -> None:
