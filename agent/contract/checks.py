@@ -120,6 +120,7 @@ class Exit(IntEnum):
     LOSS = 3
     CONFLICT = 4
     UNREACHABLE = 5
+    CONTRADICTED = 6
 
 
 T = TypeVar("T")

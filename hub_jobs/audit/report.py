@@ -18,6 +18,7 @@ from hub_jobs.audit.in_transit import InTransit
 from hub_jobs.audit.rows.hours import Hour
 from hub_jobs.audit.rows.scan import Unreadable
 from hub_jobs.audit.settled.settling import Settled
+from hub_jobs.receipts.roots import RootsReport
 from hub_jobs.tables.delta import ensure_table
 from hub_jobs.tables.parquet import write_rows
 from hub_jobs.tables.places import Place
@@ -55,6 +56,7 @@ class AuditReport:
     """Reports of leaves about possibly doubled or missing lines."""
     other_lake: str = ""
     """Why this is not the hub's lake."""
+    receipts: RootsReport = field(default_factory=RootsReport)
 
     @property
     def unknown_transit(self) -> str | None:
@@ -82,11 +84,13 @@ class AuditReport:
         return [
             *([self.other_lake] if self.other_lake else []),
             *map(str, self.unreadable),
+            *self.receipts.contradictions,
             *self.untrue,
             *self.unexplained,
             *self.altered,
             *gaps,
             *self.notes,
+            *self.receipts.unproven,
             *moving,
         ]
 
@@ -107,6 +111,8 @@ class AuditReport:
                 )
             if self.untrue:
                 parts.append("but a table is not as it was")
+            if self.receipts.contradictions:
+                parts.append("but tables and signatures contradict each other")
             return "; ".join(parts)
         gaps = len({(gap.kind, gap.name) for gap in self.gaps if gap.lost})
         parts = [
@@ -130,7 +136,8 @@ class AuditReport:
 def as_json(report: AuditReport) -> str:
     """`{"at", "lost", "rows": [{column: value}], "hours": [{column: value}], "gaps": [{"kind", "name",
     "ranges", "why", "detail", "lost"}], "on_the_way": null or [{"class", …}], "unreadable": [{"table",
-    "file", "fault", "rows", "bounds"}], "settled": {"until", "read_again"}, "findings": [sentence]}`."""
+    "file", "fault", "rows", "bounds"}], "receipts": {"until", "contradictions"}, "settled": {"until",
+    "read_again"}, "findings": [sentence]}`."""
     rows = [{name: row[name] for name in AUDIT.names if name != "at"} for row in map(_row, report.accounts)]
     hours = [{**_row(hour), "hour": hour.hour.isoformat(), "state": hour.state} for hour in report.hours]
     body = {
@@ -143,6 +150,10 @@ def as_json(report: AuditReport) -> str:
         if report.in_transit is None
         else [transit.as_json() for transit in report.in_transit],
         "unreadable": [file.as_json() for file in report.unreadable],
+        "receipts": {
+            "until": _moment(report.receipts.until),
+            "contradictions": report.receipts.contradictions,
+        },
         "settled": {"until": _moment(report.settled.until), "read_again": report.settled.read_again or None},
         "findings": report.findings,
     }
@@ -163,6 +174,8 @@ def as_text(report: AuditReport) -> str:
         lines.append(f"and {len(findings) - _FINDINGS_SHOWN} more findings, in the table audit and in --json")
     if report.unknown_transit is not None:
         lines.append(report.unknown_transit)
+    if signed := _moment(report.receipts.until):
+        lines.append(f"what arrived before {signed} has signed roots")
     if until := _moment(report.settled.until):
         lines.append(f"what arrived before {until} is settled: the next audit need not read it")
     names, accounts = shown_columns(report)

@@ -6,6 +6,7 @@ is doubled or lost without a reason.
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,9 @@ from hub_jobs.audit.settled.past import hours_of
 from hub_jobs.audit.settled.settling import Settled, earlier_cut, next_cut, open_past, settle
 from hub_jobs.audit.stream_gaps import find_gaps
 from hub_jobs.job_loop import job_parser, metrics_of, run_once, say
+from hub_jobs.receipts import roots
+from hub_jobs.receipts.keys import HubKey, KeysError, Registry, hub_key, registry_of
+from hub_jobs.receipts.roots import RootsReport
 from hub_jobs.source.protocol import WireError
 from hub_jobs.source.server import Server, add_server_options, server_of
 from hub_jobs.tables import stream_history
@@ -55,6 +59,15 @@ def main(argv: Sequence[str] | None = None) -> Exit:
         "--all", action="store_true", help="read again what earlier audits have settled, too; --deep does"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a picture of the hours")
+    parser.add_argument(
+        "--receipt-key",
+        type=Path,
+        metavar="FILE",
+        help="sign roots with this seed, made by `petiole enrol` at the hub; with --leaves",
+    )
+    parser.add_argument(
+        "--leaves", type=Path, metavar="FILE", help="the hub's configuration, which has the leaves' keys"
+    )
     add_server_options(parser, required=False, why="what the leaves announced tells what is on its way")
     parser.add_argument(
         "--stream", action="append", help="an aggregate to ask about beside those in bronze (may be repeated)"
@@ -66,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> Exit:
         help="with --server, do not tell the hub's agent, whose fleet page shows the newest audit",
     )
     given = parser.parse_args(argv)
+    signing = _signing(parser, given)
     server = server_of(parser, given)
     asked = None if server is None else (server, given.stream or [])
     metrics = metrics_of(_NAME, parser, given)
@@ -81,7 +95,9 @@ def main(argv: Sequence[str] | None = None) -> Exit:
             say(_NAME, f"the hub's agent does not know of this audit: {why}")
 
     files = given.json, given.html
-    work = partial(run, given.lake, *files, asked, deep=given.deep, again=given.all, tell=tell)
+    work = partial(
+        run, given.lake, *files, asked, deep=given.deep, again=given.all, signing=signing, tell=tell
+    )
     return run_once(work, metrics)
 
 
@@ -93,13 +109,15 @@ def run(
     *,
     deep: bool = False,
     again: bool = False,
+    signing: tuple[HubKey, Registry] | None = None,
     tell: Callable[[report.AuditReport], None] | None = None,
 ) -> Exit:
     """Audit a lake, print its accounts, and write them to the tables `audit` and `audit_hours` and to the
     files.
 
-    `again` reads settled data again. `asked` adds a server and streams for messages in transit; an
-    unreachable hub only sets the exit code. `tell` receives the result.
+    `again` reads settled data again. `signing` adds roots for settled hours, and checks all roots `again`.
+    `asked` adds a server and streams for messages in transit; an unreachable hub only sets the exit code.
+    `tell` receives the result.
     """
     at = datetime.now(UTC)
     if open_table(lake, "bronze") is None:
@@ -119,6 +137,8 @@ def run(
             say(_NAME, f"what is on its way is not known: {error}")
     audited = _audit(lake, at, cache, hub, deep=deep, again=again)
     audited = replace(audited, hub_fault="" if unreachable is None else str(unreachable))
+    if signing is not None:
+        audited = replace(audited, receipts=_receipts(lake, audited, signing, again=again or deep))
     report.store(lake, audited)
     if tell is not None:
         tell(audited)
@@ -131,9 +151,36 @@ def run(
     print(report.as_text(audited))
     if audited.lost:
         return Exit.LOSS
+    if audited.receipts.contradictions:
+        return Exit.CONTRADICTED
     if unreachable is not None:
         return Exit.UNREACHABLE
     return Exit.FAILED if audited.untrue or audited.other_lake else Exit.WELL
+
+
+def _signing(parser: ArgumentParser, given: Namespace) -> tuple[HubKey, Registry] | None:
+    if given.receipt_key is None and given.leaves is None:
+        return None
+    if given.receipt_key is None or given.leaves is None:
+        parser.error("--receipt-key and --leaves go together")
+    try:
+        return hub_key(given.receipt_key), registry_of(given.leaves)
+    except KeysError as error:
+        parser.error(str(error))
+
+
+def _receipts(
+    lake: Place, audited: report.AuditReport, signing: tuple[HubKey, Registry], *, again: bool
+) -> RootsReport:
+    """Add roots for settled hours, or after a full read compare all roots first."""
+    again = again or bool(audited.settled.read_again)
+    before = roots.check(lake, *signing) if again else RootsReport()
+    after = roots.extend(lake, audited.settled.until, *signing)
+    if not again:
+        return after
+    # The full check names what earlier roots list.
+    new = [text for text in after.contradictions if "are in its roots before" not in text]
+    return RootsReport(before.contradictions + new, before.unproven + after.unproven, after.until)
 
 
 def _streams(lake: Place, more: Sequence[str]) -> list[str]:

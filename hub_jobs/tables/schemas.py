@@ -268,6 +268,11 @@ ROLLUP: Final = pa.schema(
 their `sketch` are null unless requested.
 """
 
+ROOTS: Final = pa.schema(
+    [("domain", pa.string()), ("hour", TIME), ("number", pa.int64()), ("signed", pa.binary())],
+)
+"""The signed root of each leaf and settled hour, numbered from 1 (`hub_jobs.receipts.roots`)."""
+
 SCHEMAS: Final = {
     "bronze": BRONZE,
     "readings": READINGS,
@@ -277,6 +282,7 @@ SCHEMAS: Final = {
     "audit": AUDIT,
     "audit_hours": AUDIT_HOURS,
     "settled": SETTLED,
+    "roots": ROOTS,
     "gaps": GAPS,
     "rollup_1m": ROLLUP,
     "rollup_1h": ROLLUP,
