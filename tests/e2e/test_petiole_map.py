@@ -103,6 +103,13 @@ def test_presets_are_listed_and_a_mapping_is_proposed() -> None:
     assert asked("--propose", given=b"{]").exit_code == 1
 
 
+def heard(*words: str) -> Result:
+    """What is told of what comes, at whichever try: on a busy machine none may come in a try's time."""
+    while (found := asked(*words)).exit_code == 1 and "no payload came" in found.stderr:
+        pass
+    return found
+
+
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
     one = Mosquitto(tmp_path / "mosquitto", free_port())
@@ -115,7 +122,7 @@ def test_a_topic_of_a_broker_is_listened_to(broker: Mosquitto) -> None:
     topic = "application/a/device/01/event/up"
     publish(broker.port, topic, json.dumps(UP).encode(), retain=True)
     url = f"mqtt://127.0.0.1:{broker.port}"
-    found = asked("--preset", "chirpstack", "--url", url, "--for", "2s")
+    found = heard("--preset", "chirpstack", "--url", url, "--for", "2s")
     assert (found.exit_code, rows(found)) == (3, [READING])
     assert f"petiole: {topic}: big:" in found.stderr
     nothing = asked("--preset", "chirpstack", "--url", url, "--topic", "other/#", "--for", "100ms")
@@ -141,7 +148,7 @@ async def test_a_subject_of_nats_is_listened_to(tmp_path: Path) -> None:
         "press.>",
     )
     listening = asyncio.create_task(
-        asyncio.to_thread(asked, *command, "--seed-file", str(leaf.keys["agent"]), "--for", "3s")
+        asyncio.to_thread(heard, *command, "--seed-file", str(leaf.keys["agent"]), "--for", "3s")
     )
     while not listening.done():
         await program.publish("press.p1.oil", b'{"v": 1, "at": 1}')
