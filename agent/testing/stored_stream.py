@@ -18,6 +18,8 @@ from agent.demo.plan import Member
 from agent.jetstream import JetStream, RawMessage
 
 _MAX_LINES_BYTES: Final = 2**26
+_SECONDS: Final = 30.0
+"""A hundred messages are asked for at once, and each may be a megabyte."""
 
 
 class StoredStream:
@@ -25,7 +27,7 @@ class StoredStream:
 
     def __init__(self, domain: str, nc: Client, cls: str = DEFAULT_CLASS) -> None:
         self.nc = nc
-        self.js = JetStream(nc)
+        self.js = JetStream(nc, timeout=_SECONDS)
         self.domain = domain
         self.stream = leaf_stream(domain, cls)
 
