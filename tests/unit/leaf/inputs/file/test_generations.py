@@ -361,6 +361,10 @@ class Files(RuleBasedStateMachine):
         self.may_double |= set(self.written)
         self.reader.restart()
 
+    @rule()
+    def another_program_creates_a_file(self) -> None:
+        append(self.make(self.folder / f"other-{next(self.renamed)}.txt"), "of another program\n")
+
     @rule(reuses=st.booleans())
     def inodes_are_reused(self, reuses: bool) -> None:
         self.reuses = reuses
