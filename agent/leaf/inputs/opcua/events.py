@@ -15,6 +15,7 @@ from asyncua import ua
 from asyncua.ua.attribute_ids import AttributeIds
 from asyncua.ua.object_ids import ObjectIds
 
+from agent.base.clock import wall_ns
 from agent.contract import Letter
 from agent.leaf.inputs.opcua.coverage import digest
 
@@ -117,7 +118,7 @@ def found(fields: Mapping[str, object], types: Mapping[str, str], sent: float) -
     if branch == "i=0":  # the condition itself
         texts.pop("branch")
     time = fields.get("time")
-    at = sent
+    at = sent if sent > 0 else wall_ns() / 1e9
     if isinstance(time, datetime) and time.year > 1970:
         at = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
     place = texts.get("condition_node") or f"{texts.get('source_node', '')} {kind}"
@@ -144,7 +145,5 @@ def _text(value: object) -> str | None:
         case ua.NodeId():
             return value.to_string()
         case ua.LocalizedText():
-            return None if value.Text is None else value.Text[:_TEXT]
-        case int() | float() | str():
-            return str(value)[:_TEXT]
-    return str(value)[:_TEXT]
+            return None if value.Text is None else _text(value.Text)
+    return str(value)[:_TEXT].replace("\n", " ").replace("\r", " ")

@@ -190,9 +190,10 @@ class _Message(Struct):
             if node.kept and (gap is not None or seq is None):
                 # Births may have changed while the agent was away, and an alias must not give another name.
                 node.forget_all()
-            node.kept = False
-            if gap is None and not self.repeat:
-                node.lives()
+            if not self.repeat:
+                node.kept = False
+                if gap is None:
+                    node.lives()
         else:
             self._say_gap(node.lacks("no_birth", seq))
         if kind in ("NBIRTH", "DBIRTH"):
