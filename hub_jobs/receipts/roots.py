@@ -23,7 +23,7 @@ from hub_jobs.receipts.chains import Finding, Mark, Record, follow, signed_recor
 from hub_jobs.receipts.keys import HubKey, Registry, verify
 from hub_jobs.receipts.trees import READING_FIELDS, batch_leaf, reading_leaves, reading_rows
 from hub_jobs.source.protocol import header
-from hub_jobs.tables.delta import Table, ensure_table, open_table
+from hub_jobs.tables.delta import ConflictError, Table, ensure_table, open_table
 from hub_jobs.tables.parquet import write_rows
 from hub_jobs.tables.places import Place
 from hub_jobs.tables.scan import bounds, files, rows
@@ -74,7 +74,10 @@ class RootsReport:
 
 
 def extend(lake: Place, until: int, key: HubKey, registry: Registry) -> RootsReport:
-    """Add roots for the hours before `until` (microseconds) that have none. Raises `ConflictError`."""
+    """Add roots for the hours before `until` (microseconds) that have none.
+
+    Where another audit was faster, its roots stay and none are added.
+    """
     table, bronze = ensure_table(lake, "roots"), ensure_table(lake, "bronze")
     since, report, made = (table.offset(_ROOTED) or 0) * HOUR, RootsReport(), list[dict[str, Any]]()
     leaves, classes, waits = _resumed(table, bronze.id, key, report)
@@ -103,7 +106,10 @@ def extend(lake: Place, until: int, key: HubKey, registry: Registry) -> RootsRep
             leaves[domain] = Leaf(leaf.number + 1, sha256(signed).digest(), total)
             made.append({"domain": domain, "hour": hour, "number": leaf.number + 1, "signed": signed})
         written = write_rows(lake, "roots", pa.Table.from_pylist(made, ROOTS)) if made else []
-        table.commit(written, {_ROOTED: until // HOUR})
+        try:
+            table.commit(written, {_ROOTED: until // HOUR})
+        except ConflictError:
+            until = since
     report.until = max(since, until)
     return report
 

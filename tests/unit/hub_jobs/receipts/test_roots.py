@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from agent.contract import Exit
 from agent.contract.cbor import decode_cbor, encode_cbor
 from agent.contract.receipt import ROOT_TYPE, sign, signed_in
+from hub_jobs.receipts import roots as roots_module
 from hub_jobs.receipts.keys import hub_key
 from hub_jobs.tables.schemas import digest
 from tests.harness.signed_leaf import DOMAIN, SignedLake
@@ -72,6 +73,21 @@ def test_an_audit_adds_only_what_is_newly_settled(lake: SignedLake) -> None:
     assert lake.audit("--all")[:2] == (Exit.WELL, "")
 
 
+def test_two_audits_at_once_add_one_root_an_hour(lake: SignedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.later(12, 2)
+    walk = roots_module.walk
+
+    def overtaken(*given: Any) -> Iterator[Any]:
+        monkeypatch.setattr(roots_module, "walk", walk)
+        assert lake.audit()[0] is Exit.WELL
+        return walk(*given)
+
+    monkeypatch.setattr(roots_module, "walk", overtaken)
+    assert lake.audit()[0] is Exit.WELL
+    assert [root["number"] for root in roots(lake, "edge-9")] == [1]
+    assert lake.audit("--all")[:2] == (Exit.WELL, "")
+
+
 def test_a_corrected_clock_contradicts_no_root(lake: SignedLake) -> None:
     def correct(rows: pa.Table) -> pa.Table:
         original = rows["ts"]
@@ -105,6 +121,33 @@ def _move_hour(lake: SignedLake) -> None:
         return rows.set_column(rows.column_names.index("arrived"), "arrived", moved)
 
     replaced(lake.lake, "readings", change)
+
+
+def _move_leaf(lake: SignedLake) -> None:
+    def change(rows: pa.Table) -> pa.Table:
+        moved = pc.if_else(pc.equal(rows["value"], 6.5), "edge-9", rows["domain"])
+        return rows.set_column(rows.column_names.index("domain"), "domain", moved)
+
+    replaced(lake.lake, "readings", change)
+
+
+def _add(lake: SignedLake) -> None:
+    def change(rows: pa.Table) -> pa.Table:
+        return pa.concat_tables([rows, rows.filter(pc.equal(rows["value"], 6.5))])
+
+    replaced(lake.lake, "readings", change)
+
+
+def _drop_hour(lake: SignedLake) -> None:
+    """All rows of the second hour, and its root, as who owns the lake can delete them."""
+    arrived = roots(lake)[1]["hour"] * 1_000_000
+    begin, end = (pa.scalar(at, pa.timestamp("us", "UTC")) for at in (arrived, arrived + 3_600_000_000))
+    for table in ("bronze", "readings"):
+        _without(
+            table,
+            lambda rows: pc.or_(pc.less(rows["arrived"], begin), pc.greater_equal(rows["arrived"], end)),
+        )(lake)
+    _without("roots", _second_root)(lake)
 
 
 def _payload(lake: SignedLake) -> None:
@@ -191,6 +234,9 @@ PLANTS = [
         "root 2 of {1}: the tables have nothing of it|root 2 of {1} has 1 readings, and the tables have 0",
         id="row dropped",
     ),
+    pytest.param(_add, "root 2 of {1} has 1 readings, and the tables have 2", id="row added"),
+    pytest.param(_move_leaf, "edge-9: the hour {1} has rows and no root", id="row moved to another leaf"),
+    pytest.param(_drop_hour, "root 3 does not follow the root before it", id="hour dropped with its root"),
     pytest.param(_move_hour, "root 3 of {2} has 3 readings, and the tables have 4", id="row moved"),
     pytest.param(_payload, "batches 3 to 3 in bronze are not as the leaf signed them", id="payload altered"),
     pytest.param(_invent, "was closed with batch 3, and batch 4 is in bronze", id="batch invented"),
