@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from fnmatch import translate
 from itertools import islice
 from typing import Any, Final
@@ -60,6 +60,8 @@ UNKNOWN: Final = "unknown"
 LOCAL_TIME: Final = "local_time"
 """Tag of readings with a local time that a clock change repeats or skips."""
 
+_SHARED: Final = ("device", "unit", "tags", "time", "time_nanos", "time_format", "zone")
+"""Keys that decide about device, time and tags of a record."""
 _encoder = msgspec.json.Encoder()
 
 
@@ -134,6 +136,7 @@ class _Run:
         "nothing",
         "now_ns",
         "odd",
+        "records",
         "rows",
         "size",
     )
@@ -141,6 +144,8 @@ class _Run:
     def __init__(self, now_ns: int, mark: str | None, is_strict: bool) -> None:
         self.now_ns, self.mark, self.is_strict = now_ns, mark, is_strict
         self.rows: list[_Row] = []
+        self.records: dict[tuple[str, int], _Record | None] = {}
+        """By what they are made of, and the object's identity."""
         self.odd: list[tuple[str, str]] = []
         self.nothing: list[str] = []
         self.no_value = self.more_odd = self.size = self.members = 0
@@ -204,6 +209,13 @@ class _Kind:
         self._nanos = self._path("time_nanos", given.time_nanos)
         self._read_time = self._time_reader(given)
         self._is_zone_unknown = given.zone == UNKNOWN
+        self._nothing_at = f"nothing at {self.at_text}"
+        self._nothing_in = f"nothing at {(self._values if self._value is None else self._value).text}"
+        path = self._values if self._value is None else self._value
+        is_plain = not path.of_payload and not path.of_parent and bool(path.steps) and self._each is None
+        self._member = path.steps[0] if is_plain and path.steps and self._at.steps == () else None
+        """The member of a payload without which there is no reading."""
+        self._shared = repr([getattr(given, key) for key in _SHARED])
         self._spoken_for = frozenset(self._used())
         self._names: dict[str, tuple[bool, bool, str | None, str | None]] = {}
         for template in (self._device, self._metric, self._unit, *self._tags.values()):
@@ -325,18 +337,21 @@ class _Kind:
             return None if path.steps is None else ("\0record", *path.steps)
         return (*self._at.steps, *path.steps)
 
-    def apply(self, run: _Run, payload: Any, topic: str, levels: Sequence[str]) -> None:
+    def apply(self, run: _Run, whole: Place) -> None:
+        """Add the readings of a payload, which `whole` has as its record."""
+        payload, topic, levels, memo = whole.payload, whole.topic, whole.levels, whole.memo
         if self._topic is not None and not fits(self._topic, levels):
             return
-        if any(fits(topic, levels) for topic in self._except):
+        if self._except and any(fits(topic, levels) for topic in self._except):
             return
-        memo: dict[str, Any] = {}
-        whole = Place(payload, payload, topic, levels, "", memo)
+        if self._member is not None and type(payload) is dict and self._member not in payload:
+            run.nothing.append(self._nothing_in)
+            return
         if self._when is not None and not self._when.at(whole):
             return
         found = self._at.look(whole)
         if found is MISSING:
-            run.nothing.append(f"nothing at {self.at_text}")
+            run.nothing.append(self._nothing_at)
             return
         if found is None:
             run.no_value += 1
@@ -354,7 +369,8 @@ class _Kind:
                 at = str(number)
                 self._spread(run, Place(record, payload, topic, levels, at, memo), f"record {at}")
         else:
-            self._spread(run, Place(found, payload, topic, levels, "", memo), "")
+            place = whole if found is payload else Place(found, payload, topic, levels, "", memo)
+            self._spread(run, place, "")
             return
         if not found:
             run.no_value += 1
@@ -384,12 +400,19 @@ class _Kind:
             elif place.record is None:
                 run.no_value += 1
             else:
-                run.nothing.append(f"nothing at {path.text}")
+                run.nothing.append(self._nothing_in)
             return
         if value is None or value == {} or value == []:
             run.no_value += 1
             return
-        record = self._common(run, place, name)
+        if name or type(place.record) is not dict:
+            record = self._common(run, place, name)
+        else:
+            # Kinds that read one object have one device, time and tags, often.
+            shared = self._shared, id(place.record)
+            if shared not in run.records:
+                run.records[shared] = self._common(run, place, name)
+            record = run.records[shared]
         if record is None:
             return
         if self._value is not None or type(value) is not dict:
@@ -440,7 +463,7 @@ class _Kind:
 
     def _single(self, run: _Run, record: _Record, value: Any, member: str, name: str) -> None:
         if self._metric is not None:
-            metric = self._metric.fill(record.place, member)
+            metric = self._metric.constant or self._metric.fill(record.place, member)
         else:
             metric = record.place.topic or member
         if metric is None or (wrong := _name_fault(metric)) is not None:
@@ -663,9 +686,9 @@ class Mapping:
         except PayloadError as error:
             raise MappingError(str(error)) from None
         run = _Run(now_ns, mark, is_strict)
-        levels = levels_of(topic, self._separator)
+        whole = Place(value, value, topic, levels_of(topic, self._separator), "", {})
         for kind in self._kinds:
-            kind.apply(run, value, topic, levels)
+            kind.apply(run, whole)
         if not (run.rows or run.odd or run.no_value or run.left):
             if self._empty == "refuse":
                 raise MappingError(run.nothing[0] if run.nothing else "no record of the mapping fits it")

@@ -76,22 +76,30 @@ class Path:
         self.steps = _steps(tree)
         self.find: Callable[[Any], Any] = _search(tree) if self.steps is None else _lookup(self.steps)
         """Returns a value, None for the `null` of a plain path, or `MISSING`."""
+        self.look = self._looker()
+        """Returns the value at a place, or `MISSING`."""
 
     def at(self, place: Place) -> Any:
         """Return the value at a place, or None."""
         found = self.look(place)
         return None if found is MISSING else found
 
-    def look(self, place: Place) -> Any:
-        """Return the value at a place, or `MISSING`."""
+    def _looker(self) -> Callable[[Place], Any]:
+        find, text = self.find, self.text
+        if self.of_parent:
+            return lambda place: find(place.parent)
         if not self.of_payload:
-            return self.find(place.parent if self.of_parent else place.record)
+            return lambda place: find(place.record)
         if self.steps is not None:
-            return self.find(place.payload)
-        # Once a payload, as each of its records would search it again.
-        if self.text not in place.memo:
-            place.memo[self.text] = self.find(place.payload)
-        return place.memo[self.text]
+            return lambda place: find(place.payload)
+
+        def look(place: Place) -> Any:
+            # Once a payload, as each of its records would search it again.
+            if text not in place.memo:
+                place.memo[text] = find(place.payload)
+            return place.memo[text]
+
+        return look
 
 
 def split_members(text: str) -> tuple[str, bool]:
@@ -161,16 +169,48 @@ def _lookup(steps: Steps) -> Callable[[Any], Any]:
 
 
 def _search(tree: dict[str, Any]) -> Callable[[Any], Any]:
-    visit = TreeInterpreter().visit
+    evaluate = _evaluator(tree)
 
     def find(value: Any) -> Any:
         try:
-            found = visit(tree, value)
+            found = evaluate(value)
         except (exceptions.JMESPathError, TypeError, ValueError, RecursionError):
             return MISSING  # an operation on a value of another type finds nothing
         return MISSING if found is None else found
 
     return find
+
+
+def _evaluator(node: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return the function of an expression, which gives None for nothing. The usual conditions are functions
+    of their own, a tenth of the time of `jmespath`.
+    """
+    kind, children = node["type"], node["children"]
+    if (steps := _steps(node)) is not None:
+        look = _lookup(steps)
+        return lambda value: None if (found := look(value)) is MISSING else found
+    if kind == "literal":
+        return lambda value, fixed=node["value"]: fixed  # type: ignore[misc]
+    if kind == "not_expression":
+        inner = _evaluator(children[0])
+        return lambda value: not _is_true(inner(value))
+    if kind in ("or_expression", "and_expression"):
+        left, right = map(_evaluator, children)
+        if kind == "or_expression":
+            return lambda value: found if _is_true(found := left(value)) else right(value)
+        return lambda value: right(value) if _is_true(found := left(value)) else found
+    # Of texts only: the numbers and truth values of JMESPath are equal by rules of their own.
+    is_comparison = kind == "comparator" and node["value"] in ("eq", "ne")
+    if is_comparison and children[1]["type"] == "literal" and type(children[1]["value"]) is str:
+        first, text, equal = _evaluator(children[0]), children[1]["value"], node["value"] == "eq"
+        return lambda value: (first(value) == text) is equal
+    visit = TreeInterpreter().visit
+    return lambda value: visit(node, value)
+
+
+def _is_true(value: Any) -> bool:
+    """Tell whether JMESPath takes a value for true; 0 is."""
+    return bool(value) or (type(value) in (int, float))
 
 
 def text_of(value: Any) -> str | None:

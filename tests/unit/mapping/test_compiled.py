@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import jmespath
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from agent.mapping.compiled import (
     MappingError,
     compile_map,
 )
+from agent.mapping.paths import MISSING, Path
 from agent.mapping.schema import Map, MapRecord
 
 NOW = 1_700_000_000 * 10**9
@@ -424,3 +426,27 @@ def test_names_of_many_long_parts_are_refused_without_being_looked_through() -> 
     assert [reason for _, reason in found.odd] == [
         "its device has 655380 characters, and may have 1 to 255"
     ] * 3
+
+
+EXPRESSIONS = [
+    "!a",
+    "a && b",
+    "a || b",
+    "!(a || b) && a.b",
+    "a == 'x'",
+    "a != 'x'",
+    "a.b == 'x' || !b",
+    "a == `1`",
+]
+
+
+@for_all(
+    st.sampled_from(EXPRESSIONS),
+    st.dictionaries(
+        st.sampled_from(["a", "b"]),
+        LEAVES | st.sampled_from(["x", "", 0, 1, 0.0, [], {}]) | st.dictionaries(st.just("b"), st.just("x")),
+    ),
+)
+def test_a_condition_is_that_of_jmespath(expression: str, payload: dict[str, Any]) -> None:
+    found = Path(expression).find(payload)
+    assert (None if found is MISSING else found) == jmespath.search(expression, payload)
