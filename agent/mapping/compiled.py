@@ -372,7 +372,9 @@ class _Kind:
             place = whole if found is payload else Place(found, payload, topic, levels, "", memo)
             self._spread(run, place, "")
             return
-        if not found:
+        if not found and self._at.steps is None:
+            run.nothing.append(f"nothing at {self.at_text}")  # a filter that fits none
+        elif not found:
             run.no_value += 1
         elif len(found) > MAX_RECORDS:
             run.refuse(f"{len(found) - MAX_RECORDS} records", f"beyond {MAX_RECORDS} records of a payload")
