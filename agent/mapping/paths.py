@@ -128,7 +128,7 @@ def _check(node: Mapping[str, Any], text: str) -> None:
     if kind == "function_expression" and node["value"] not in _FUNCTIONS:
         raise PathError(f"{text!r:.80} calls {node['value']}; take one of {', '.join(_FUNCTIONS)}")
     if kind in _INNER and node["children"][0]["type"] == "not_expression":
-        # jmespath 1.1.0 reads !a.b as (!a).b, which finds nothing.
+        # jmespath 1.1.0 reads !a.b as (!a).b (findings/jmespath-negates-only-the-first-name-of-a-path.sh).
         raise PathError(f"{text!r:.80} has ! before a longer path; write it as !(a.b)")
     for child in node["children"]:
         if isinstance(child, dict):
