@@ -66,10 +66,19 @@ class Reading:
 
     def all_that_is_there(self) -> list[Batch]:
         """Run until all that is there now was read; the batches of this run."""
+        from pyspark.errors import StreamingQueryException
+
         before = len(self.batches)
-        query = self.start(available=True)
-        assert query.awaitTermination(JOB_SECONDS)
-        return self.batches[before:]
+        while True:
+            query = self.start(available=True)
+            try:
+                assert query.awaitTermination(JOB_SECONDS)
+            except StreamingQueryException as error:
+                # Spark gives the source's process ten seconds to start; nothing is read by then.
+                if "Python worker failed to connect back" not in str(error):
+                    raise
+            else:
+                return self.batches[before:]
 
     def failure(self) -> str:
         with pytest.raises(Exception) as caught:
