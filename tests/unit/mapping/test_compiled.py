@@ -351,6 +351,11 @@ def test_an_array_is_one_record_where_the_mapping_says_so() -> None:
     assert values(["a", "b"], at="$", value="@", metric="m") == {"m": '["a","b"]'}
 
 
+def test_an_empty_member_that_is_not_taken_is_no_missing_value() -> None:
+    assert mapped({"a": {}, "b": 1}, take=["b"]).no_value == 0
+    assert mapped({"a": {}, "b": 1}).no_value == 1
+
+
 def test_an_empty_payload_is_no_value() -> None:
     found = mapped(b"", value="v")
     assert (found.count, found.no_value, found.odd) == (0, 1, [])
