@@ -41,11 +41,23 @@ def is_certain(record: ClassRecord, state: CopyStatus | None, info: StreamInfo, 
     """Tell whether the known position can't be too low: its source has a sequence, or each purged message
     was seen before.
 
-    `noted` is the aggregate's last sequence when all records were last updated before a purge.
+    `noted` is the aggregate's last sequence when all records were last updated before a purge. A new leader
+    of a replicated aggregate searches its sources' positions up to 0.6 s after it answers, later under load
+    (nats-server 2.15.3, `subscribeToStream` in server/stream.go). A source shows a sign of life only after
+    the search.
     """
     if state is not None and state.seq:
         return True
+    if info.config.get("num_replicas", 1) > 1 and not _is_searched(state, info):
+        return False
     return not record.unsure and max(record.known_to, noted) >= info.first - 1
+
+
+def _is_searched(state: CopyStatus | None, info: StreamInfo) -> bool:
+    """Tell whether the leader has searched its sources' positions. At first it lists no source."""
+    if state is not None:
+        return state.active is not None
+    return bool(info.sources) or not info.config.get("sources")
 
 
 def held_now(

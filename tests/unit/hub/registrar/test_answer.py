@@ -16,6 +16,7 @@ from agent.hub.registrar.answer import (
     class_state,
     held_at_start,
     held_now,
+    is_certain,
     known_at_start,
     lacking,
     proposal,
@@ -219,6 +220,37 @@ def test_what_a_hub_lacks_of_what_it_acknowledged_is_remembered_with_the_place_u
         certain=True,
     )
     assert device.proposed == OLDER, "a message without an id is no place"
+
+
+@pytest.mark.parametrize(
+    ("state", "replicas", "listed", "certain"),
+    [
+        (CopyStatus(0, None), 3, True, False),
+        (None, 3, False, False),
+        (None, 3, True, True),
+        (CopyStatus(0, 0.1), 3, True, True),
+        (CopyStatus(9, None), 3, True, True),
+        (CopyStatus(0, None), 1, True, True),
+    ],
+    ids=[
+        "the leader has not searched yet",
+        "the leader has not prepared its sources yet",
+        "the source is not there",
+        "the leaf has answered",
+        "the leader has found a sequence",
+        "one server searches before it answers",
+    ],
+)
+def test_a_new_leader_of_a_cluster_proves_no_loss_before_it_has_searched_its_sources(
+    state: CopyStatus | None, replicas: int, listed: bool, certain: bool
+) -> None:
+    source = {"name": STREAM, "active": -1}
+    config = {"num_replicas": replicas, "sources": [{"name": STREAM}]}
+    led = msgspec.structs.replace(info(), config=config, sources=[source] if listed else [])
+    known = record(HubPosition(4, "id", 4, 4))
+    seen = is_certain(known, state, led)
+    assert seen is certain
+    assert bool(lacking(known, 30, None, certain=seen).lost) is certain
 
 
 def test_a_record_that_knows_more_than_its_aggregate_holds_was_not_restored_with_it() -> None:
