@@ -453,6 +453,38 @@ def test_a_shorter_file_with_the_header_of_a_deleted_one_is_no_copy_of_it(
     assert not reader.twice
 
 
+@pytest.mark.parametrize("descriptors", [1, 100])
+def test_the_header_of_a_lost_file_alone_makes_no_copy_of_it(
+    tmp_path: Path, reader_of: Callable[..., Reader], descriptors: int
+) -> None:
+    for name in ("0.log", "a.log"):
+        append(tmp_path / name, f"# a header\n{name}\n")
+    reader = reader_of(tmp_path / "*.log")
+    reader.descriptors = descriptors
+    reader.restart()
+    reader.settle()
+    before = list(reader.twice)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "a.log").rename(tmp_path / "elsewhere" / "a.log")  # so that its inode stays in use
+    append(tmp_path / "b.log", "# a header\n")
+    reader.settle()
+    assert len(reader.stored) == 5
+    assert reader.twice == before
+
+
+def test_a_copy_of_a_part_of_a_file_is_named_where_the_file_is_deleted_meanwhile(
+    tmp_path: Path, reader_of: Callable[..., Reader]
+) -> None:
+    append(tmp_path / "a.log", "1\n2\n3\n")
+    reader = reader_of(tmp_path / "*.log")
+    reader.settle()
+    (tmp_path / "a.log").unlink()
+    append(tmp_path / "b.log", "1\n2\n")
+    reader.settle()
+    assert reader.stored == ["1", "2", "3", "1", "2"]
+    assert reader.twice
+
+
 @pytest.mark.parametrize("first", [1, 30, 300])
 def test_a_line_behind_nuls_is_read_wherever_a_read_begins(
     tmp_path: Path, reader_of: Callable[..., Reader], first: int
