@@ -1,7 +1,7 @@
 """Defines what receipts sign: hash chains over batches, COSE_Sign1 envelopes and Merkle trees.
 
-The forms are COSE_Sign1 (RFC 9052) with Ed25519 (RFC 9864) and the Merkle tree of RFC 9162. The page *The
-receipt's format* specifies all bytes. Pure: signing and verifying a signature is the caller's.
+The forms are COSE_Sign1 (RFC 9052) with Ed25519 (RFC 9864) and the Merkle tree of RFC 9162. Pure: signing and
+verifying a signature is the caller's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hashes the rows of an hour for its Merkle trees. The page on the format specifies all bytes."""
+"""Hashes the rows of an hour for its Merkle trees."""
 
 from __future__ import annotations
 
