@@ -16,7 +16,7 @@ from agent.hub.registrar.aggregate_controller import AggregateController
 from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems
-from agent.jetstream import JetStream, StreamInfo
+from agent.jetstream import JetStream, StreamInfo, UnavailableError
 from tests.harness.servers import ServerPair
 from tests.harness.streams import AGGREGATE
 from tests.harness.wait import WAIT_SECONDS, until
@@ -45,6 +45,14 @@ class Heard(JetStream):
         if not self.heard:
             return info
         return replace(info, sources=[{**row, "active": 1_000} for row in info.sources])
+
+
+class Leaderless(JetStream):
+    """A JetStream whose streams are said to have no leader, which a server of a cluster also answers."""
+
+    async def stream_info(self, name: str) -> StreamInfo:
+        info = await super().stream_info(name)
+        return replace(info, leader="", config={**info.config, "num_replicas": 3})
 
 
 def _keeper(js: JetStream, turns: asyncio.Semaphore, metrics: RegistrarMetrics) -> AggregateController:
@@ -141,3 +149,13 @@ async def test_a_source_that_comes_back_while_its_change_waits_is_left_alone(
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+async def test_an_answer_of_a_server_that_does_not_lead_is_no_look(servers: ServerPair) -> None:
+    nc, turns = await servers.hub.connect("registrar"), asyncio.Semaphore(1)
+    metrics = RegistrarMetrics(CollectorRegistry())
+    keeper = _keeper(JetStream(nc), turns, metrics)
+    await keeper.begin({})
+    assert (await keeper.observe()).info.name == AGGREGATE, "a single server needs no leader"
+    with pytest.raises(UnavailableError, match=f"no server of the hub leads {AGGREGATE}"):
+        await _keeper(Leaderless(nc), turns, metrics).observe()

@@ -30,7 +30,14 @@ from agent.hub.registrar.fleet_state import FleetState
 from agent.hub.registrar.metrics import RegistrarMetrics
 from agent.hub.registrar.problems import ActiveProblems
 from agent.hub.registrar.stalled_sources import StalledSources, say, trouble
-from agent.jetstream import STREAM_NOT_FOUND, JetStream, JetStreamError, StreamInfo, unless_refused
+from agent.jetstream import (
+    STREAM_NOT_FOUND,
+    JetStream,
+    JetStreamError,
+    StreamInfo,
+    UnavailableError,
+    unless_refused,
+)
 from agent.jetstream.info import covers
 
 _SETTLE: Final = 0.02
@@ -112,7 +119,12 @@ class AggregateController:
             if self.seen is not None and self.seen.asked >= wanted:
                 return self.seen
             asked = loop_time()
-            return self._see(await self._js.stream_info(self.name), asked)
+            info = await self._js.stream_info(self.name)
+            if info.config.get("num_replicas", 1) > 1 and not info.leader:
+                # Any server answers for a group without a leader, also one that lacks messages (nats-server
+                # 2.15.3, `jsStreamInfoRequest` in server/jetstream_api.go).
+                raise UnavailableError(f"no server of the hub leads {self.name}")
+            return self._see(info, asked)
 
     def want(self, sources: Mapping[str, Source]) -> None:
         """Add these sources."""
