@@ -52,6 +52,11 @@ class Client:
         assert not psutil.Process(self._process.pid).children()
         self._process.communicate()
 
+    def kill(self) -> None:
+        """End it in any state, also after `close`."""
+        with self._process:
+            self._process.kill()
+
 
 def read(url: str) -> list[int]:
     """How many messages a stream holds, the last of them, and in how many partitions Spark reads it."""
