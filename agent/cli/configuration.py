@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, Protocol
@@ -26,6 +27,7 @@ from agent.server.setup import identities
 DEFAULT_FILE: Final = Path("/etc/petiole.toml")
 """The path in units, package and image."""
 VARIABLE: Final = "PETIOLE_CONFIG"
+_OF_MAP: Final = re.compile("map [^:]*:").match
 _BUSY_SECONDS: Final = 60.0
 _NOT_READ: Final = "cannot be read ({}); name a file with -c or PETIOLE_CONFIG"
 _NOT_WRITTEN: Final = "cannot be written ({}); run this as a user who may, such as root"
@@ -68,6 +70,9 @@ def read(path: Path) -> Config:
             problem.key.rpartition(".")[2] for problem in error.found if problem.key.startswith("input[")
         }
         more = [problem for problem in _of_inputs(error.inputs) if problem.stood.split(":")[0] not in named]
+        # Nor is a fault of a mapping named by each input that has it.
+        if any(problem.key.startswith("map[") for problem in error.found):
+            more = [problem for problem in more if not _OF_MAP(problem.stood)]
         raise ConfigError.of([*error.found, *more]) from None
 
 

@@ -40,10 +40,10 @@ def load(name: str) -> Map:
 
 
 def complete(given: Map) -> Map:
-    """Return a map whose absent keys are those of its preset; the preset's records keep their own. Raises
-    `KeyError` for an unknown preset.
+    """Return a map whose absent keys are those of its preset; the preset's records keep their own. A map
+    of an unknown preset, which `compile_map` refuses, stays as it is.
     """
-    if given.preset is None:
+    if given.preset not in names():
         return given
     preset = load(given.preset)
     return replace(preset, name=given.name, **_given(given), record=[*preset.record, *given.record])

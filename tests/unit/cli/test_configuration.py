@@ -161,3 +161,19 @@ def test_one_mistake_is_named_once(tmp_path: Path) -> None:
         "input[1].listen",
         "input 'syslog'",
     ]
+
+
+def test_a_fault_of_a_mapping_is_named_once_also_where_an_input_has_its_topics_from_it(
+    tmp_path: Path,
+) -> None:
+    faulty = '[[map]]\nname = "a"\npreset = "nope"\n[[map]]\nname = "b"\nvalue = "v..x"\n'
+    inputs = "".join(
+        f'[[input]]\ntype = "mqtt"\nname = "{name}"\nurl = "mqtt://127.0.0.1"\nmap = "{name}"\n'
+        for name in ("a", "b")
+    )
+    file = tmp_path / "petiole.toml"
+    file.write_text(f'domain = "edge-1"\nrole = "leaf"\n{faulty}{inputs}')
+    with pytest.raises(ConfigError) as caught:
+        read(file)
+    text = "\n".join(caught.value.problems)
+    assert text.count('there is no preset "nope"') == text.count("'v..x' is no path") == 1
