@@ -42,7 +42,7 @@ Files = Annotated[
         help="Files with a payload, or one a line; - or none: standard input.", show_default=False
     ),
 ]
-MapName = Annotated[str, typer.Option("--map", help="A [[map]] of the configuration file.")]
+MapName = Annotated[str, typer.Option("--map", help="The name of a map of the configuration file.")]
 PresetName = Annotated[str, typer.Option("--preset", help="A shipped mapping.")]
 Topic = Annotated[
     str, typer.Option("--topic", help="The topic of the payloads; with --url the filter to subscribe.")
@@ -54,7 +54,7 @@ User = Annotated[str, typer.Option("--user", help="As whom to connect.")]
 PasswordFile = Annotated[Path | None, typer.Option("--password-file", help="A file with the password.")]
 SeedFile = Annotated[Path | None, typer.Option("--seed-file", help="A file with the NATS seed to log in by.")]
 Length = Annotated[str, typer.Option("--for", help="How long to listen.")]
-Propose = Annotated[bool, typer.Option("--propose", help="Print a [[map]] for payloads that fit no preset.")]
+Propose = Annotated[bool, typer.Option("--propose", help="Print a map for payloads that fit no preset.")]
 AsTable = Annotated[bool, typer.Option("--table", help="Print columns in place of NDJSON.")]
 List = Annotated[bool, typer.Option("--presets", help="List the shipped mappings.")]
 
@@ -174,7 +174,8 @@ def _mapped(given: Map, received: list[Received], separator: str, as_table: bool
     try:
         mapping = compile_map(given, "domain", has_topic=has_topic, separator=separator)
     except MapError as error:
-        end([f"map {given.name}: {one.key}: {one.stood}; {one.remedy}" for one in error.problems])
+        wanting = "" if has_topic else "; if the payload has a topic, give --topic"
+        end([f"map {given.name}: {one.key}: {one.stood}; {one.remedy}{wanting}" for one in error.problems])
     readings = odd = no_value = refused = 0
     for one in received:
         try:

@@ -116,8 +116,7 @@ def _of_members(payload: Any, name: str) -> Proposal:
         map_.at = _path(at) if at else "@"
         record = next(one for one in _at(payload, at) if isinstance(one, dict))
     _say_value(map_, record, is_one_of_many=at is not None)
-    base = _at(record, ()) if map_.values is None else record
-    _say_time(map_, base, payload, at is not None, notes)
+    _say_time(map_, record, payload, at is not None, notes)
     _say_device(map_, record, payload, at is not None, notes)
     return Proposal(map_, notes)
 
