@@ -385,8 +385,17 @@ class _Kind:
             self._record(run, place, name)
             return
         found = self._each.look(place)
+        if found is MISSING and place.record is not None:
+            if name:
+                run.refuse(name, f"nothing at {self._each.text}")
+            else:
+                run.nothing.append(f"nothing at {self._each.text}")
+            return
+        if found is MISSING or found is None or (found == [] and self._each.steps is not None):
+            run.no_value += 1
+            return
         if type(found) is not list:
-            found = [] if found is MISSING else [found]
+            found = [found]
         for number, record in enumerate(islice(found, MAX_RECORDS)):
             inner = replace(place, record=record, parent=place.record, key=place.key or str(number))
             self._record(run, inner, f"{name} {number}".strip())
@@ -711,11 +720,10 @@ def compile_map(given: Map, domain: str, *, has_topic: bool = True, separator: s
     `separator` is that of the topics; without topics `has_topic` is False.
     """
     problems: list[MapProblem] = []
-    try:
-        whole = complete(given)
-    except KeyError:
+    if given.preset is not None and given.preset not in names():
         remedy = f"take one of {', '.join(names())}"
-        raise MapError([MapProblem("preset", f'there is no preset "{given.preset}"', remedy)]) from None
+        raise MapError([MapProblem("preset", f'there is no preset "{given.preset:.80}"', remedy)])
+    whole = complete(given)
     if len(whole.record) > _MAX_RECORDS:
         problems.append(
             MapProblem("record", f"{len(whole.record)} are too many", f"write at most {_MAX_RECORDS}")

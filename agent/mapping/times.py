@@ -21,6 +21,7 @@ UNITS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _EPOCH: Final = datetime(1970, 1, 1)
 _LEAST, _MOST = -62_135_596_800 * 10**9, (contract.EPOCH_LIMIT + 1) * 10**9
 _MAX_TEXT: Final = 64
+_DIRECTIVE: Final = re.compile(r"%(.)", re.DOTALL)
 _LOCAL: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]{1,9})?\Z")
 _is_time: Final = lru_cache(maxsize=256)(is_time)
 """All records of a payload have one time, often."""
@@ -63,7 +64,18 @@ def reader(format_: str, zone: ZoneInfo | None) -> Callable[[Any, Any], Stamp]:
     if format_ == "rfc3339":
         return lambda value, nanos: _rfc3339(value, zone)
     if "%" not in format_:
-        raise TimeError(f"{format_!r:.60} is none of s, ms, us, ns, rfc3339, or a text as %Y-%m-%d %H:%M:%S")
+        raise TimeError(
+            f"{format_!r:.60} is no format; write s, ms, us, ns, rfc3339, or a text as %Y-%m-%d %H:%M:%S"
+        )
+    directives = set(_DIRECTIVE.findall(format_))
+    if "Z" in directives:
+        # `strptime` reads names of zones, and drops them.
+        raise TimeError(
+            f"{format_!r:.60} has %Z, which gives no offset; write %z, or the name as text and zone"
+        )
+    if ("I" in directives) != ("p" in directives):
+        # `strptime` reads %I without %p as the morning, and heeds no %p beside %H.
+        raise TimeError(f"{format_!r:.60} has one of %I and %p; write both, or %H")
     try:
         tried = datetime.strptime(datetime(2026, 1, 2, tzinfo=UTC).strftime(format_), format_)
     except (ValueError, OverflowError, re.error) as error:

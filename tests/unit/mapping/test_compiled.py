@@ -273,8 +273,23 @@ def test_a_given_key_replaces_that_of_a_preset_but_none_of_its_records() -> None
         ({"device": ""}, "device: a template of 0 characters"),
         ({"tags": {"": "x"}}, "tags: the name '' has 0 characters"),
         ({"time": "t", "zone": "Moon/Base"}, "zone: 'Moon/Base' is no time zone of this machine"),
-        ({"time": "t", "time_format": "minutes"}, "time_format: 'minutes' is none of s, ms, us, ns, rfc3339"),
+        (
+            {"time": "t", "time_format": "minutes"},
+            "time_format: 'minutes' is no format; write s, ms, us, ns, rfc3339",
+        ),
         ({"time": "t", "time_format": "%H:%M"}, "time_format: '%H:%M' has no date"),
+        (
+            {"time": "t", "time_format": "%Y-%m-%d %H:%M %Z", "zone": "Europe/Berlin"},
+            "time_format: '%Y-%m-%d %H:%M %Z' has %Z, which gives no offset; write %z",
+        ),
+        (
+            {"time": "t", "time_format": "%Y-%m-%d %I:%M", "zone": "UTC"},
+            "time_format: '%Y-%m-%d %I:%M' has one of %I and %p; write both, or %H",
+        ),
+        (
+            {"time": "t", "time_format": "%Y-%m-%d %H:%M %p", "zone": "UTC"},
+            "time_format: '%Y-%m-%d %H:%M %p' has one of %I and %p; write both, or %H",
+        ),
         ({"time": "t", "time_format": "%Y-%m-%d"}, "time_format: '%Y-%m-%d' has no offset; add %z, or set"),
         ({"time": "t", "time_nanos": "n"}, 'time_nanos: goes with a number, and time_format is "rfc3339"'),
         ({"zone": "UTC"}, "zone: has no time to go with; set time, or leave it out"),
@@ -336,6 +351,16 @@ def test_records_in_records_have_their_parent() -> None:
     )
     assert [(row["device"], row["metric"], row["value"]) for row in found] == [("p", "k", 1), ("p", "k", 2)]
     assert "each: begins at the payload" in problems(each="$.a")[0]
+
+
+def test_a_record_without_inner_records_is_named_or_counted() -> None:
+    payload = [{"list": [{"v": 1}]}, {"lists": [{"v": 2}]}, {"list": []}, {"list": None}, None, 7]
+    found = mapped(payload, each="list", value="v", metric="m")
+    assert [row["value"] for row in rows(found)] == [1]
+    assert dict(found.odd) == {"record 1": "nothing at list", "record 5": "nothing at list"}
+    assert found.no_value == 3
+    with pytest.raises(MappingError, match="nothing at list"):
+        mapped({"lists": [{"v": 2}]}, each="list", value="v", metric="m")
 
 
 def test_topics_are_excepted() -> None:
