@@ -157,6 +157,9 @@ def _resume(config: Config) -> Iterator[Problem]:
         if is_hub_url(url) and urlsplit(url).scheme in ("ws", "wss"):
             text = f'cannot be with the websocket "{without_password(url)}"; the hub relays its leaf port'
             yield Problem(key, text, "remove it, or dial nats-leaf:// or tls://")
+        elif is_hub_url(url) and urlsplit(url).port == port:
+            text = f'is the port of the hub\'s server in "{without_password(url)}"'
+            yield Problem(key, text, "give the port of the hub's nats.resume_listen")
     with suppress(ValueError):  # `_addresses` reports it
         if not is_loopback(listen_address(config.resume_listen)[0]):
             text = f'"{config.resume_listen}" is open to other machines'

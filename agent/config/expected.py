@@ -105,9 +105,9 @@ def _bounds(metadata: Iterable[Any]) -> str:
     words = []
     for meta in metadata:
         if isinstance(meta, Meta):
-            words += [f"of at least {meta.ge}"] if meta.ge is not None else []
-            words += [f"of at most {meta.le}"] if meta.le is not None else []
-    return "".join(f" {word}" for word in words)
+            words += [f"at least {meta.ge}"] if meta.ge is not None else []
+            words += [f"at most {meta.le}"] if meta.le is not None else []
+    return f" of {' and '.join(words)}" if words else ""
 
 
 def one_of(names: Iterable[Any]) -> str:
