@@ -214,6 +214,8 @@ def _proposed(received: list[Received]) -> Exit:
     topic = one.topic
     if fitting := fitting_presets(one.payload, topic):
         _say(f"{one.place}: these presets fit: {', '.join(fitting)}")
+    if len(received) > 1:
+        _say(f"{one.place}: the proposal is for this payload; {len(received) - 1} more were not used")
     proposal = propose(one.payload, topic)
     if proposal is None:
         _say(f"{one.place}: nothing in it can be a reading")

@@ -37,8 +37,11 @@ _VALUES: Final = ("v", "value", "val", "doublevalue")
 _HOLDERS: Final = ("object", "values", "data", "payload", "fields", "params")
 _UNITS: Final = ("u", "unit", "units", "uom")
 _QUALITIES: Final = ("q", "quality", "statuscode")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?\Z").match
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z").match
 _MAX_LEVELS: Final = 4
+_MAX_DIGITS: Final = 19
+"""Digits of a time in nanoseconds."""
 _SHARE: Final = 0.8
 """Share of the numbers of an object that one of its members must hold to be the readings."""
 _RANGES: Final = (("s", 10**9), ("ms", 10**12), ("us", 10**15), ("ns", 10**18))
@@ -95,6 +98,8 @@ def propose(payload: bytes, topic: str = "", name: str = "proposed") -> Proposal
         mapped = compile_map(proposal.map, "domain", has_topic=bool(topic)).apply(payload, 0, topic)
     except (MappingError, MapError):
         return None
+    if any(_is_number(json.loads(line)["value"]) for line in mapped.payload.splitlines()):
+        proposal.notes.append("some values are numbers in text: numbers = true reads them as numbers")
     if mapped.odd:
         proposal.notes.append(f"odd: {mapped.reason()}; leave leaves such members out")
     return proposal if mapped.count or mapped.no_value else None
@@ -195,6 +200,8 @@ def _say_time(map_: Map, record: Any, payload: Any, apart: bool, notes: list[str
 
 def _time_form(value: Any) -> str | None:
     """Return the format of a time, `local` for RFC 3339 without offset, or None."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS:
+        value = int(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return next((form for form, unit in _RANGES if unit <= value < _PLAUSIBLE * unit), None)
     for form, zone in (("rfc3339", None), ("local", zone_of("UTC"))):
@@ -259,6 +266,11 @@ def _numbers(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_numbers, value))
     return isinstance(value, int | float)
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a value is text that `numbers` reads."""
+    return type(value) is str and _NUMBER(value) is not None
 
 
 def _at(value: Any, steps: Steps) -> Any:

@@ -134,3 +134,13 @@ def test_a_proposal_is_always_a_mapping_that_can_be_read_back(payload: Any, topi
     if found is not None:
         (table,) = tomllib.loads(found.as_toml())["map"]
         compile_map(Map(**table), "edge-1", has_topic=bool(topic))
+
+
+def test_numbers_in_text_are_proposed_as_a_time_and_named_as_values() -> None:
+    found = propose(json.dumps({"ts": "1700000000", "list": [{"name": "t", "value": "3.5"}]}).encode())
+    assert found is not None
+    assert (found.map.time, found.map.time_format) == ("$.ts", "s")
+    assert "some values are numbers in text: numbers = true reads them as numbers" in found.notes
+    found = propose(json.dumps({"ts": "1700000000", "serial": "007", "v": 3}).encode())
+    assert found is not None
+    assert not any("numbers" in note for note in found.notes)
