@@ -27,7 +27,7 @@ from agent.config.load import load_map
 from agent.contract import Exit
 from agent.mapping import presets
 from agent.mapping.compiled import MapError, MappingError, compile_map
-from agent.mapping.payload import PayloadError, decode
+from agent.mapping.payload import PayloadError, decode, is_cbor
 from agent.mapping.propose import fitting_presets, propose
 from agent.mapping.schema import Map
 
@@ -156,7 +156,7 @@ def _payloads(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield a whole payload, or one a line, with its first line's number."""
     lines = data.split(b"\n")
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if len(filled) > 1:
+    if len(filled) > 1 and not is_cbor(data):
         try:
             value, _ = decode(data)
         except PayloadError:

@@ -189,7 +189,7 @@ class _Kind:
         self._each = self._path("each", given.each)
         if self._each is not None and self._each.of_payload:
             self._tell("each", "begins at the payload", "write a path that begins at the record of at")
-        self._expand = resolve if given.expand == "senml" else None
+        self.is_senml = given.expand == "senml"
         self._device = self._template("device", given.device)
         self._metric = self._template("metric", given.metric)
         self._unit = self._template("unit", given.unit)
@@ -356,8 +356,8 @@ class _Kind:
         if found is None:
             run.no_value += 1
             return
-        if self._expand is not None:
-            found = self._expand(found, run.now_ns, run.refuse)
+        if self.is_senml:
+            found = resolve(found, run.now_ns, run.refuse)
         if self._by_member:
             if type(found) is not dict:
                 run.nothing.append(f"no object at {self.at_text}")
@@ -684,6 +684,7 @@ class Mapping:
 
     def __init__(self, kinds: list[_Kind], empty: str, separator: str) -> None:
         self._kinds, self._empty, self._separator = kinds, empty, separator
+        self._is_senml = any(kind.is_senml for kind in kinds)
 
     def apply(self, payload: bytes, now_ns: int, topic: str = "", mark: str | None = None) -> Mapped:
         """Return the readings of a payload. Raises `MappingError`.
@@ -693,7 +694,7 @@ class Mapping:
         if not payload:
             return Mapped(b"", 0, no_value=1, is_dated=False)
         try:
-            value, is_strict = decode(payload)
+            value, is_strict = decode(payload, is_senml=self._is_senml)
         except PayloadError as error:
             raise MappingError(str(error)) from None
         run = _Run(now_ns, mark, is_strict)

@@ -1,4 +1,4 @@
-"""Decodes a payload: JSON, JSON with tokens such as `nan`, or bare text. No I/O."""
+"""Decodes a payload: JSON, JSON with tokens such as `nan`, CBOR, or bare text. No I/O."""
 
 from __future__ import annotations
 
@@ -33,12 +33,23 @@ class NotJson(str):
     __slots__ = ()
 
 
-def decode(payload: bytes) -> tuple[Any, bool]:
-    """Return the value, and whether it was strict JSON. Else it may hold infinite numbers, `NotJson` tokens
-    and lone surrogates for bytes that are not UTF-8. Of repeated names the last counts.
+def is_cbor(payload: bytes) -> bool:
+    """Tell whether a payload begins as an array or map of CBOR, as no text in UTF-8 begins."""
+    return 0x80 <= payload[0] < 0xC0 if payload else False
+
+
+def decode(payload: bytes, *, is_senml: bool = False) -> tuple[Any, bool]:
+    """Return the value, and whether it was strict JSON or CBOR. Else it may hold infinite numbers, `NotJson`
+    tokens and lone surrogates for bytes that are not UTF-8. Of names that JSON repeats the last counts.
+    `is_senml` tells that whole numbers as keys of CBOR are labels of SenML.
 
     Raises `PayloadError`.
     """
+    if is_cbor(payload):
+        # Imported here, so that only an agent that gets CBOR has the library in its memory.
+        from agent.mapping.cbor import SENML_LABELS, decode_cbor
+
+        return decode_cbor(payload, SENML_LABELS if is_senml else {}), True
     try:
         return _decode(payload), True
     except RecursionError:

@@ -56,6 +56,15 @@ def test_a_file_is_mapped_and_all_that_is_skipped_is_named(tmp_path: Path) -> No
     ]
 
 
+def test_a_file_of_cbor_is_one_payload_whatever_line_feeds_it_holds() -> None:
+    pack = bytes.fromhex("81a300616102010a0a")  # [{0: "a", 2: 1, 10: 10}]
+    found = asked("--preset", "senml", given=pack)
+    assert (found.exit_code, [(row["metric"], row["value"]) for row in rows(found)]) == (0, [("a", 1)])
+    cut = asked("--preset", "senml", given=pack[:-1] + b"\x19\n")
+    assert (cut.exit_code, rows(cut)) == (3, [])
+    assert cut.stderr.splitlines()[-1].startswith("petiole: 1 payloads: 0 readings")
+
+
 def test_each_line_is_a_payload_and_a_map_of_the_configuration_is_used(tmp_path: Path) -> None:
     config = tmp_path / "petiole.toml"
     config.write_text(PRESS)
