@@ -159,14 +159,23 @@ def _payloads(data: bytes) -> Iterator[tuple[int, bytes]]:
     if len(filled) > 1 and not is_cbor(data):
         try:
             value, _ = decode(data)
+            is_whole = not isinstance(value, str)
         except PayloadError:
-            yield from filled
-            return
-        if isinstance(value, str):
+            # JSON over several lines with a fault is one payload, as an input receives it.
+            is_whole = not any(_is_json(line) for _, line in (filled[0], filled[-1]))
+        if not is_whole:
             yield from filled
             return
     if filled:
         yield filled[0][0], data
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        decode(line)
+    except PayloadError:
+        return False
+    return line.lstrip().startswith((b"{", b"["))
 
 
 def _mapped(given: Map, received: list[Received], separator: str, as_table: bool) -> Exit:
@@ -174,8 +183,13 @@ def _mapped(given: Map, received: list[Received], separator: str, as_table: bool
     try:
         mapping = compile_map(given, "domain", has_topic=has_topic, separator=separator)
     except MapError as error:
-        wanting = "" if has_topic else "; if the payload has a topic, give --topic"
-        end([f"map {given.name}: {one.key}: {one.stood}; {one.remedy}{wanting}" for one in error.problems])
+        end(
+            [
+                f"map {given.name}: {one.key}: {one.stood}; {one.remedy}"
+                f"{'' if has_topic or 'topic' not in one.stood else ', or give --topic'}"
+                for one in error.problems
+            ]
+        )
     readings = odd = no_value = refused = 0
     for one in received:
         try:

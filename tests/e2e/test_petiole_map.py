@@ -80,8 +80,21 @@ def test_each_line_is_a_payload_and_a_map_of_the_configuration_is_used(tmp_path:
     assert table.stdout.splitlines()[0].split() == ["1970-01-01T00:00:01Z", "p1", "oil", "1"]
     strange = asked(*press, "press", given=b"{]\n")
     assert (strange.exit_code, "the payload is refused: not JSON" in strange.stderr) == (3, True)
+    without = asked("-c", str(config), "--map", "press", given=lines)
+    assert (without.exit_code, without.stderr.count("name a path, or give --topic")) == (2, 1)
     wrong = asked(*press, "bad", given=lines)
     assert (wrong.exit_code, "map bad: value: 'v|' is no path of JMESPath" in wrong.stderr) == (2, True)
+
+
+def test_json_over_several_lines_with_a_fault_is_one_payload_and_a_faulty_line_costs_no_other() -> None:
+    nodered = ("--preset", "nodered", "--topic", "x")
+    for fault in (b'{\n "a": 1,\n}\n', b'[\n {"a": 1},\n]\n', b'{\n "a": {\n  "b": 1\n }\n'):
+        found = asked(*nodered, given=fault)
+        assert (found.exit_code, rows(found)) == (3, [])
+        assert found.stderr.splitlines()[-1].startswith("petiole: 1 payloads: 0 readings")
+    for lines in (b'{"a":\n{"a":2}\n', b'{"a":2}\n{"a":\n'):
+        found = asked(*nodered, given=lines)
+        assert (found.exit_code, [row["value"] for row in rows(found)]) == (3, [2])
 
 
 @pytest.mark.parametrize(
