@@ -298,10 +298,11 @@ async def test_a_queue_that_overflows_is_completed_from_the_history(
 
 
 class Plant:
-    """A server of asyncua with a history in SQLite that outlives it."""
+    """A server of asyncua with a history in SQLite that outlives it. The history gives values in the order of
+    their arrival, so the value that `n` begins with has a time before all of them."""
 
-    def __init__(self, path: Path, most: int) -> None:
-        self._path, self._most = path, most
+    def __init__(self, path: Path, most: int, begin: datetime) -> None:
+        self._path, self._most, self._begin = path, most, begin
         self.url = f"opc.tcp://127.0.0.1:{free_port()}"
 
     @contextlib.asynccontextmanager
@@ -315,6 +316,7 @@ class Plant:
         server.iserver.history_manager.set_storage(storage)
         line = await server.nodes.objects.add_object("ns=1;i=2000", "1:Line1")
         node = await line.add_variable("ns=1;i=2001", "1:n", 0.0)
+        await write(node, 0.0, self._begin)
         if recorded:
             await storage.new_historized_node(node.nodeid, None)
         for value, at in recorded:
@@ -332,9 +334,9 @@ async def write(node: Node, value: float, at: Any) -> None:
 @pytest.mark.parametrize("most", [10_000, 170], ids=["cut", "paged"])
 async def test_the_history_of_asyncua_fills_an_hour(tmp_path: Path, most: int) -> None:
     """It cuts an answer to the requested number without a continuation point, or gives points by time."""
-    plant = Plant(tmp_path / "history.db", most)
-    one = Follower(plant.url, tmp_path / "state")
     hour: Any = datetime.now(UTC).replace(microsecond=123_456) - timedelta(hours=1)
+    plant = Plant(tmp_path / "history.db", most, hour - timedelta(seconds=1))
+    one = Follower(plant.url, tmp_path / "state")
     numbers = {100.0 + step: hour + timedelta(seconds=2 * step) for step in range(1, 1_800)}
     async with plant.running() as node:
         await write(node, 1.0, hour)
