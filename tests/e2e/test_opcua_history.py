@@ -288,8 +288,8 @@ async def test_a_queue_that_overflows_is_completed_from_the_history(
         server.write(N, 1.5)
         await until(lambda: one.core.waiting == 1, "the stream is full")
         for number in range(20):
-            at = time.time()
             server.write(N, 100.0 + number)
+            at = time.time()  # the history keeps whole milliseconds: no two values may share one
             await until(lambda at=at: time.time() - at > 0.002)  # type: ignore[misc]
         one.core.open.set()
         await until(lambda: len(one.stored()) == 22, "all is stored")
