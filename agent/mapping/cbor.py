@@ -10,9 +10,7 @@ from typing import Any, Final
 
 import cbor2
 
-from agent.mapping.payload import PayloadError
-
-__all__ = ["SENML_LABELS", "decode_cbor"]
+__all__ = ["SENML_LABELS", "CborError", "decode_cbor"]
 
 SENML_LABELS: Final[Mapping[int, str]] = dict(
     enumerate(("bs", "bv", "bu", "bt", "bn", "bver", "n", "u", "v", "vs", "vb", "s", "t", "ut", "vd"), -6)
@@ -27,6 +25,10 @@ _EXPONENT: Final = 400
 _DECIMAL_FRACTION: Final = 4
 
 
+class CborError(ValueError):
+    """A payload is no CBOR of plain values; the text has the reason."""
+
+
 class _Tags(dict[int, Callable[[Any, bool], Any]]):
     """Refuses each tag that has no entry; the library would make objects of some."""
 
@@ -38,10 +40,10 @@ def decode_cbor(payload: bytes, labels: Mapping[int, str]) -> Any:
     """Return the value of a payload. Byte strings become Base64 for URLs without padding, as RFC 8428 has
     them in JSON. A whole number as key becomes its name in `labels`, else its digits.
 
-    Raises `PayloadError`.
+    Raises `CborError`.
     """
     if len(payload) > _MOST:
-        raise PayloadError(f"CBOR of {len(payload)} bytes; send at most {_MOST} in a payload")
+        raise CborError(f"CBOR of {len(payload)} bytes; send at most {_MOST} in a payload")
     stream = BytesIO(payload)
     decoder = cbor2.CBORDecoder(
         stream, semantic_decoders=_TAGS, max_depth=_DEEPEST, allow_indefinite=True, allow_duplicate_keys=False
@@ -49,10 +51,10 @@ def decode_cbor(payload: bytes, labels: Mapping[int, str]) -> Any:
     try:
         value = decoder.decode()
     except cbor2.CBORError as error:
-        reason = error.__cause__ if isinstance(error.__cause__, PayloadError) else error
-        raise PayloadError(f"not CBOR that is known: {reason!s:.200}") from None
+        reason = error.__cause__ if isinstance(error.__cause__, CborError) else error
+        raise CborError(f"not CBOR that is known: {reason!s:.200}") from None
     if stream.tell() != len(payload):
-        raise PayloadError(f"not CBOR that is known: {len(payload) - stream.tell()} bytes follow the value")
+        raise CborError(f"not CBOR that is known: {len(payload) - stream.tell()} bytes follow the value")
     return _plain(value, labels)
 
 
@@ -61,10 +63,10 @@ def _plain(value: Any, labels: Mapping[int, str]) -> Any:
         plain: dict[str, Any] = {}
         for key, one in value.items():
             if type(key) not in (int, str):
-                raise PayloadError("not CBOR that is known: a key is no text or whole number")
+                raise CborError("not CBOR that is known: a key is no text or whole number")
             name = labels.get(key, str(key))
             if name in plain:
-                raise PayloadError(f"not CBOR that is known: the key {name!r:.60} stands twice")
+                raise CborError(f"not CBOR that is known: the key {name!r:.60} stands twice")
             plain[name] = _plain(one, labels)
         return plain
     if type(value) is list:
@@ -75,18 +77,18 @@ def _plain(value: Any, labels: Mapping[int, str]) -> Any:
         return value
     if value is cbor2.undefined:
         return None
-    raise PayloadError(f"not CBOR that is known: JSON has no {value!r:.60}")
+    raise CborError(f"not CBOR that is known: JSON has no {value!r:.60}")
 
 
 def _refuse(tag: int, _value: Any, _is_immutable: bool) -> Any:
-    raise PayloadError(f"tag {tag} of CBOR is not decoded; send a plain number, text or byte string")
+    raise CborError(f"tag {tag} of CBOR is not decoded; send a plain number, text or byte string")
 
 
 def _fraction(value: Any, _is_immutable: bool) -> float:
     match value:
         case [int() as exponent, int() as mantissa] if abs(exponent) <= _EXPONENT:
             return float(f"{int(mantissa)}e{int(exponent)}")
-    raise PayloadError(f"a decimal fraction of CBOR is no pair of whole numbers, or beyond 10^{_EXPONENT}")
+    raise CborError(f"a decimal fraction of CBOR is no pair of whole numbers, or beyond 10^{_EXPONENT}")
 
 
 _TAGS: Final = _Tags({_DECIMAL_FRACTION: _fraction})

@@ -47,9 +47,12 @@ def decode(payload: bytes, *, is_senml: bool = False) -> tuple[Any, bool]:
     """
     if is_cbor(payload):
         # Imported here, so that only an agent that gets CBOR has the library in its memory.
-        from agent.mapping.cbor import SENML_LABELS, decode_cbor
+        from agent.mapping.cbor import SENML_LABELS, CborError, decode_cbor
 
-        return decode_cbor(payload, SENML_LABELS if is_senml else {}), True
+        try:
+            return decode_cbor(payload, SENML_LABELS if is_senml else {}), True
+        except CborError as error:
+            raise PayloadError(str(error)) from None
     try:
         return _decode(payload), True
     except RecursionError:
