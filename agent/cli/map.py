@@ -90,7 +90,7 @@ def command(
     as_table: AsTable = False,
     listing: List = False,
 ) -> None:
-    """Map payloads of a file or of a broker to readings, and say what is skipped and why. Stores nothing."""
+    """Map payloads of a file or broker to readings; report skipped members and why. Stores nothing."""
     if listing:
         for name in presets.names():
             typer.echo(f"{name}: {presets.load(name).about}")

@@ -286,7 +286,7 @@ class Config(Struct, forbid_unknown_fields=True):
 
     @property
     def remote(self) -> dict[str, Any]:
-        """What is added to a leaf's remote, with the agent's relay as its proxy."""
+        """Return additions to a leaf's remote, with the agent's relay as its proxy."""
         if self.link.resume_port is None:
             return self.nats.remote
         return {**self.nats.remote, "proxy": {"url": f"http://{self.resume_listen}"}}

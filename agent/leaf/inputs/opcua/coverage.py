@@ -173,7 +173,7 @@ class Coverage:
             hole.end = Point(time, {value})
             is_same = time == start.time and value in start.values
             if is_same or time < start.time or not hole.readable:
-                # Nothing is newer than what is stored, or the source's clock went back.
+                # No value is newer than the stored ones, or the source's clock went back.
                 track.holes.remove(hole)
             if is_same:
                 return False
@@ -273,7 +273,7 @@ class CoverageFile:
         """Whether the log ends before the stored data."""
 
     async def load(self, number: int) -> None:
-        """Read what was noted up to the stored piece `number`."""
+        """Read the records up to the stored piece `number`."""
         self.coverage, self.is_behind = Coverage(), False
         if self._path is not None:
             newest = await asyncio.to_thread(self._read, self._path, number)

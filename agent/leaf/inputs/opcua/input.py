@@ -2,7 +2,7 @@
 
 A notification is acknowledged once stored, and its place is stored with it. A restarted agent resumes the
 subscription, which the server keeps for `keep`, without loss or repeats. A restarted server, or a dropped
-subscription, begins with present values. What is missing before them is read from the server's history, or
+subscription, begins with present values. Missing earlier values are read from the server's history, or
 the log names the gap.
 """
 

@@ -22,7 +22,7 @@ from agent.leaf.inputs.mqtt.sparkplug.nodes import Births, EdgeNode, MetricType,
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _ROOM: Final = 4 * 2**20
-"""Bytes by which the log may outgrow its state."""
+"""Most bytes of the log beyond those of its state."""
 
 
 class _Head(Struct, tag="head", omit_defaults=True):
@@ -39,7 +39,7 @@ class _Node(Struct, tag="node", omit_defaults=True):
     connections: int = 0
     after_gap: bool = False
     said: list[str] = []
-    anew: bool = False
+    is_complete: bool = False
     """Whether `births` has all births."""
     births: dict[str, list[tuple[str, int | None, int]] | None] = {}
 
@@ -112,7 +112,7 @@ class BirthFile:
 
     def _put(self, line: _Node) -> None:
         node = self.table.node(line.ident, 0.0)
-        if line.anew:
+        if line.is_complete:
             node.forget_all()
         for device, metrics in line.births.items():
             node.forget(device or None)
@@ -128,7 +128,7 @@ class BirthFile:
         self.table.take_changed()
 
     def _lines(self, changed: Iterable[tuple[NodeId, EdgeNode, set[str | None], bool]]) -> Iterable[bytes]:
-        for ident, node, devices, anew in changed:
+        for ident, node, devices, is_complete in changed:
             births = {device or "": _listed(node.births.get(device)) for device in devices}
             yield (
                 _encode(
@@ -139,7 +139,7 @@ class BirthFile:
                         node.connections,
                         node.after_gap,
                         sorted(node.said),
-                        anew,
+                        is_complete,
                         births,
                     )
                 )

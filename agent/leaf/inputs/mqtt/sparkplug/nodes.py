@@ -93,7 +93,7 @@ class EdgeNode(Struct):
     said: set[str] = field(default_factory=set)
     changed: set[str | None] = field(default_factory=set)
     """Sources whose births changed since they were saved."""
-    anew: bool = False
+    forgot_all: bool = False
     """Whether all births before `changed` were forgotten since they were saved."""
     _asked: int = 0
     _next_ask: float = 0.0
@@ -198,7 +198,7 @@ class EdgeNode(Struct):
         """Forget births that may have changed."""
         self.births.clear()
         self.changed.clear()
-        self.size, self.kept, self.anew = 0, False, True
+        self.size, self.kept, self.forgot_all = 0, False, True
 
     def forget(self, device: str | None) -> None:
         births = self.births.pop(device, None)
@@ -271,8 +271,8 @@ class NodeTable:
         taken = []
         for ident in self._heard:
             if (node := self._nodes.get(ident)) is not None:
-                taken.append((ident, node, node.changed, node.anew))
-                node.changed, node.anew = set(), False
+                taken.append((ident, node, node.changed, node.forgot_all))
+                node.changed, node.forgot_all = set(), False
         self._heard = set()
         return taken
 
